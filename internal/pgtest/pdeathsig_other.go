@@ -1,0 +1,9 @@
+//go:build !linux
+
+package pgtest
+
+import "os/exec"
+
+// dieWithParent does nothing where the kernel has no such signal; the
+// watchdogs are what is left.
+func dieWithParent(*exec.Cmd) {}

@@ -1,0 +1,3 @@
+package pgtest
+
+func runRole() {}
