@@ -1,0 +1,84 @@
+# `make` lists the targets. These variables go on the command line, as in
+# `make test PKG=./pglock RUN=TestP8 SEED=42` and `make fuzz DURATION=1m`:
+#
+#   PKG       the packages that test and cover run
+#   RUN       only the tests whose names match
+#   SEED      the order of the tests: the seed that a failed run printed
+#   TIMEOUT   of one package's tests
+#   DURATION  how long each fuzz target runs
+#   RACE      empty for no race detector
+PKG      ?= ./...
+RUN      ?=
+SEED     ?= on
+TIMEOUT  ?= 10m
+DURATION ?= 10s
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+GO          ?= go
+
+# The linter is not in go.mod: its dependencies are none of ours. The version is
+# in the file's name, so a new pin installs anew.
+LINT_VERSION := v2.15.0
+BIN          := $(CURDIR)/.bin
+LINT         := $(BIN)/golangci-lint-$(LINT_VERSION)
+OUT          := $(CURDIR)/.out
+
+# The race detector needs a C compiler. A machine without one still gets its
+# tests, with a warning; CI never goes without.
+CC_NAME = $(firstword $(shell $(GO) env CC))
+RACE    ?= $(if $(CI)$(shell command -v $(CC_NAME)),-race,$(warning no C compiler: testing without the race detector))
+
+GO_TEST = $(GO) test $(RACE) -shuffle=$(SEED) -count=1 -timeout=$(TIMEOUT) \
+	$(if $(RUN),-run='$(RUN)')
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: ## Run all tests on a throwaway PostgreSQL, in random order, with the race detector
+	$(GO_TEST) $(PKG)
+
+.PHONY: lint
+lint: $(LINT) ## Check style, go.mod and the pinned public surface; changes nothing
+	$(GO) vet ./...
+	$(GO) mod tidy -diff
+	$(LINT) run ./...
+	@diff -u api.txt <($(GO) doc -all ./pglock) || { echo 'api.txt is old: if the change of the public surface is meant, run make api'; exit 1; }
+
+.PHONY: demo
+demo: ## Three replicas of the job runner, a killed holder, a rejected late write, an audit
+	$(GO) run ./examples/jobrunner demo
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for DURATION
+	@grep -roE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's|^(.*)/[^/]+:func |\1 |' | while read -r dir name; do \
+		echo "$$dir $$name"; \
+		$(GO) test -run='^$$' -fuzz="^$$name$$" -fuzztime=$(DURATION) "$$dir" || exit 1; \
+	done
+
+.PHONY: cover
+cover: ## Test coverage of what users import, as a total and a page in .out
+	@mkdir -p $(OUT)
+	$(GO_TEST) -coverpkg=./pglock/...,./internal/keyhash/...,./migrations/... -coverprofile=$(OUT)/cover.out $(PKG)
+	@$(GO) tool cover -html=$(OUT)/cover.out -o $(OUT)/cover.html
+	@$(GO) tool cover -func=$(OUT)/cover.out | tail -1
+
+.PHONY: fmt
+fmt: $(LINT) ## Format the code and sort imports
+	$(LINT) fmt ./...
+
+.PHONY: api
+api: ## Write the public surface to api.txt
+	$(GO) doc -all ./pglock > api.txt
+
+.PHONY: tools
+tools: $(LINT) ## Install the pinned linter into .bin (minutes, once)
+
+$(LINT):
+	@mkdir -p $(BIN)
+	GOBIN=$(BIN) GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	@mv $(BIN)/golangci-lint $@
