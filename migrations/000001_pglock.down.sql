@@ -1,0 +1,12 @@
+-- Tokens start again from 1 when the schema is created again: fences that were raised in other databases then refuse every
+-- write. The schema itself stays, since an administrator may have made it.
+drop function "pglock".key(text, text);
+drop function "pglock".wait(integer, text, integer, bigint, smallint);
+drop function "pglock".work(integer, text, integer, text, boolean, bigint[], smallint[], bigint[], smallint[]);
+drop function "pglock".acquire(integer, text, text[], boolean, boolean, bigint[], smallint[]);
+drop function "pglock".draw(boolean[], smallint[]);
+drop function "pglock".undo(bigint[], smallint[]);
+drop function "pglock".new_reign();
+drop table "pglock".reign;
+drop sequence "pglock".tokens;
+drop table "pglock".migrations;

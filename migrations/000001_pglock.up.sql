@@ -1,0 +1,343 @@
+-- The schema is named by the quoted identifier "pglock" wherever it is meant, and nowhere else: Migrate replaces that
+-- token when another schema is configured. Files that have been released are never edited; a change is a new file.
+
+do $pglock$
+begin
+  -- CREATE SCHEMA IF NOT EXISTS asks for CREATE on the database even where the schema is there already.
+  if to_regnamespace('"pglock"') is null then
+    create schema "pglock";
+  end if;
+end
+$pglock$;
+
+create table if not exists "pglock".migrations (
+  version    integer primary key,
+  applied_at timestamptz not null default pg_catalog.clock_timestamp()
+);
+insert into "pglock".migrations (version) values (1);
+
+-- CACHE 1: sessions that draw blocks of numbers hand them out in an order of their own, and a later grant could get a
+-- lower token.
+create sequence "pglock".tokens as bigint minvalue 1 cache 1 no cycle;
+
+-- One row: the life of the server and of this database that it was last raised in, and what every token of that life is
+-- raised by. A sequence alone goes back after a crash, a promotion, a restore. stats_reset changes when shared memory is
+-- built anew, also in a crash that the postmaster survives; the two OIDs change when a copy or a dump takes the place of
+-- the database while the server goes on.
+create table "pglock".reign (
+  one         boolean primary key default true check (one),
+  created_at  timestamptz not null default pg_catalog.clock_timestamp(),
+  started_at  timestamptz not null,
+  stats_reset timestamptz not null,
+  database_id oid not null,
+  table_id    oid not null,
+  base        bigint not null
+);
+
+insert into "pglock".reign (started_at, stats_reset, database_id, table_id, base)
+  select pg_catalog.pg_postmaster_start_time(),
+         coalesce(pg_catalog.pg_stat_get_bgwriter_stat_reset_time(), '-infinity'),
+         d.oid, '"pglock".reign'::pg_catalog.regclass, 0
+    from pg_catalog.pg_database d where d.datname = pg_catalog.current_database();
+
+-- new_reign runs in a transaction of its own, before any lock is taken, and is durable before anybody can see it. Only the
+-- first caller of a life changes anything. It has its owner's rights so that drawing tokens needs no UPDATE.
+create function "pglock".new_reign() returns void
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $pglock$
+  update "pglock".reign r
+     set base = greatest(r.base + (1::bigint << 20),
+                         floor(extract(epoch from clock_timestamp() - r.created_at))::bigint << 20),
+         started_at = pg_postmaster_start_time(),
+         stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity'),
+         database_id = d.oid,
+         table_id = r.tableoid
+    from pg_database d
+   where d.datname = current_database()
+     and (r.started_at, r.stats_reset, r.database_id, r.table_id)
+         is distinct from (pg_postmaster_start_time(), coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity'),
+                           d.oid, r.tableoid)
+$pglock$;
+
+-- Lock IDs travel as a bigint and a kind: 0 one bigint, 1 a pair of integers packed into it, 2 and 3 the same in shared
+-- mode. A null array of kinds means that all are 0.
+
+-- undo unlocks what a failed statement may have taken. Asking pg_locks first keeps "you don't own a lock" out of the log.
+create function "pglock".undo(keys bigint[], kinds smallint[]) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+begin
+  perform case coalesce(u.kind, 0)
+            when 0 then pg_advisory_unlock(u.key)
+            when 1 then pg_advisory_unlock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+            when 2 then pg_advisory_unlock_shared(u.key)
+            else pg_advisory_unlock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+          end
+     from unnest(keys, kinds) as u(key, kind)
+    where exists (select from pg_locks l
+                   where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
+                     and l.database = (select d.oid from pg_database d where d.datname = current_database())
+                     and l.classid = ((u.key >> 32) & 4294967295)::oid
+                     and l.objid = (u.key & 4294967295)::oid
+                     and l.objsubid = case when coalesce(u.kind, 0) in (1, 3) then 2 else 1 end
+                     and l.mode = case when coalesce(u.kind, 0) < 2 then 'ExclusiveLock' else 'ShareLock' end);
+end
+$pglock$;
+
+-- draw gives each lock that was taken its token: 0 where nothing was taken, -1 in shared mode. The base is read after the
+-- lock is held, in a statement and so a snapshot of its own: a base raised in between by somebody who held this key
+-- before is seen. A raise of the base waits for nobody, but an open ALTER SEQUENCE would hold up nextval with the lock held.
+create function "pglock".draw(got boolean[], kinds smallint[]) returns bigint[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+declare
+  base bigint;
+  tokens bigint[];
+begin
+  perform set_config('lock_timeout', '1000', true);
+  select r.base into strict base from "pglock".reign r;
+  if cardinality(got) = 1 and kinds is null then
+    return array[base + nextval('"pglock".tokens')];
+  end if;
+  select array_agg(case when not u.got then 0
+                        when coalesce(u.kind, 0) > 1 then -1
+                        else base + nextval('"pglock".tokens') end)
+    into tokens
+    from unnest(got, kinds) as u(got, kind);
+  return tokens;
+end
+$pglock$;
+
+-- acquire tries to take locks on a connection that is not ours yet, and makes it ours if it takes one (or if adopt says
+-- so): the session settings, the lease among them, are set in the same statement. Where nothing is taken nothing of the
+-- connection is changed. pid is the backend that the client believes it talks to; null behind an allowed pooler, where
+-- owner, a name that no other session has, takes its place. Nothing that fails after a lock was taken may leave it held: an
+-- error would roll the settings back and keep the lock, a lock without a lease.
+create function "pglock".acquire(
+  pid integer, owner text, settings text[], adopt boolean, verify boolean, keys bigint[], kinds smallint[],
+  out outcome text, out detail text, out message text, out backend integer, out tokens bigint[])
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+declare
+  got boolean[];
+  setting text;
+  state text;
+begin
+  backend := pg_backend_pid();
+  if pid <> backend then
+    outcome := 'pooler';
+    return;
+  end if;
+  if owner is not null and (coalesce(current_setting('pglock.owner', true), '') <> ''
+      or exists (select from pg_locks l where l.locktype = 'advisory' and l.pid = backend)) then
+    outcome := 'pooler';
+    return;
+  end if;
+  if pg_is_in_recovery() then
+    outcome := 'recovery';
+    return;
+  end if;
+  perform from "pglock".reign r
+    where r.started_at = pg_postmaster_start_time()
+      and r.stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity')
+      and r.table_id = r.tableoid
+      and r.database_id = (select d.oid from pg_database d where d.datname = current_database());
+  if not found then
+    outcome := 'reign';
+    return;
+  end if;
+  begin
+    if kinds is null and cardinality(keys) = 1 then
+      got := array[pg_try_advisory_lock(keys[1])];
+    else
+      select array_agg(case coalesce(u.kind, 0)
+                         when 0 then pg_try_advisory_lock(u.key)
+                         when 1 then pg_try_advisory_lock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                         when 2 then pg_try_advisory_lock_shared(u.key)
+                         else pg_try_advisory_lock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                       end)
+        into got
+        from unnest(keys, kinds) as u(key, kind);
+    end if;
+    if not adopt and not (true = any (got)) then
+      outcome := 'held';
+      return;
+    end if;
+    for i in 1 .. cardinality(settings) by 2 loop
+      setting := settings[i];
+      if strpos(setting, 'pglock.') = 1 or current_setting(setting, true) is not null then
+        perform set_config(setting, settings[i + 1], false);
+      elsif setting = 'idle_session_timeout' then
+        raise exception using errcode = '42704', message = 'this server has no idle_session_timeout';
+      end if;
+    end loop;
+    setting := null;
+    if verify then
+      if exists (select from unnest(got, keys, kinds) as u(got, key, kind)
+                  where u.got and not exists (
+                    select from pg_locks l
+                     where l.locktype = 'advisory' and l.pid = backend and l.granted
+                       and l.classid = ((u.key >> 32) & 4294967295)::oid and l.objid = (u.key & 4294967295)::oid
+                       and l.objsubid = case when coalesce(u.kind, 0) in (1, 3) then 2 else 1 end)) then
+        raise exception using errcode = 'PLS01', message = 'pg_try_advisory_lock answered true and pg_locks shows no lock';
+      end if;
+      if exists (select from pg_sequence s where s.seqrelid = '"pglock".tokens'::regclass
+                    and (s.seqcache <> 1 or s.seqcycle or s.seqincrement < 1)) then
+        raise exception using errcode = 'PLS02',
+          message = 'the sequence of fencing tokens must be CACHE 1, NO CYCLE and count upwards';
+      end if;
+    end if;
+    if true = any (got) then
+      tokens := "pglock".draw(got, kinds);
+    else
+      select array_agg(0) into tokens from unnest(got);
+    end if;
+    outcome := 'ok';
+  exception when query_canceled or others then
+    get stacked diagnostics state = returned_sqlstate, message = message_text;
+    perform "pglock".undo(keys, kinds);
+    tokens := null;
+    outcome := case when setting is null then 'error' else 'setting' end;
+    detail := coalesce(setting, state);
+  end;
+end
+$pglock$;
+
+-- work is every later request on a session that is ours: unlock, then try, in one statement. With nothing to do it is the
+-- heartbeat. held is null, or the least number of advisory locks that this backend must show.
+create function "pglock".work(
+  pid integer, owner text, held integer, name text,
+  clean boolean, unlock_keys bigint[], unlock_kinds smallint[], keys bigint[], kinds smallint[],
+  out outcome text, out detail text, out message text, out unlocked boolean[], out tokens bigint[], out clock bigint)
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+declare
+  got boolean[];
+begin
+  if pid <> pg_backend_pid() or owner <> coalesce(current_setting('pglock.owner', true), '') then
+    outcome := 'pooler';
+    return;
+  end if;
+  if held > (select count(*) from pg_locks l where l.locktype = 'advisory' and l.granted and l.pid = pg_backend_pid()) then
+    outcome := 'pooler';
+    return;
+  end if;
+  if pg_is_in_recovery() then
+    outcome := 'recovery';
+    return;
+  end if;
+  outcome := 'ok';
+  if unlock_keys is not null then
+    if unlock_kinds is null and cardinality(unlock_keys) = 1 then
+      unlocked := array[pg_advisory_unlock(unlock_keys[1])];
+    else
+      select array_agg(case coalesce(u.kind, 0)
+                         when 0 then pg_advisory_unlock(u.key)
+                         when 1 then pg_advisory_unlock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                         when 2 then pg_advisory_unlock_shared(u.key)
+                         else pg_advisory_unlock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                       end)
+        into unlocked
+        from unnest(unlock_keys, unlock_kinds) as u(key, kind);
+    end if;
+  end if;
+  if clean then
+    perform pg_advisory_unlock_all();
+  end if;
+  if name is not null then
+    perform set_config('application_name', name, false);
+  end if;
+  if keys is null then
+    if unlock_keys is null then
+      clock := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
+    end if;
+    return;
+  end if;
+  begin
+    if kinds is null and cardinality(keys) = 1 then
+      got := array[pg_try_advisory_lock(keys[1])];
+    else
+      select array_agg(case coalesce(u.kind, 0)
+                         when 0 then pg_try_advisory_lock(u.key)
+                         when 1 then pg_try_advisory_lock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                         when 2 then pg_try_advisory_lock_shared(u.key)
+                         else pg_try_advisory_lock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                       end)
+        into got
+        from unnest(keys, kinds) as u(key, kind);
+    end if;
+    if true = any (got) then
+      tokens := "pglock".draw(got, kinds);
+    else
+      select array_agg(0) into tokens from unnest(got);
+    end if;
+  exception when query_canceled or others then
+    get stacked diagnostics detail = returned_sqlstate, message = message_text;
+    perform "pglock".undo(keys, kinds);
+    tokens := null;
+    outcome := 'error';
+  end;
+end
+$pglock$;
+
+-- wait is one slice of waiting, on a session that is ours and holds nothing. lock_timeout may fire although the lock was
+-- granted in that instant; asking once more keeps such a grant, and the lock may then be counted twice.
+create function "pglock".wait(
+  pid integer, owner text, ms integer, key bigint, kind smallint,
+  out outcome text, out detail text, out message text, out tokens bigint[])
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+declare
+  got boolean;
+begin
+  if pid <> pg_backend_pid() or owner <> coalesce(current_setting('pglock.owner', true), '') then
+    outcome := 'pooler';
+    return;
+  end if;
+  if pg_is_in_recovery() then
+    outcome := 'recovery';
+    return;
+  end if;
+  outcome := 'ok';
+  begin
+    perform set_config('lock_timeout', ms::text, true);
+    case kind
+      when 0 then perform pg_advisory_lock(key);
+      when 1 then perform pg_advisory_lock((key >> 32)::int, (key << 32 >> 32)::int);
+      when 2 then perform pg_advisory_lock_shared(key);
+      else perform pg_advisory_lock_shared((key >> 32)::int, (key << 32 >> 32)::int);
+    end case;
+    got := true;
+  exception when lock_not_available then
+    case kind
+      when 0 then got := pg_try_advisory_lock(key);
+      when 1 then got := pg_try_advisory_lock((key >> 32)::int, (key << 32 >> 32)::int);
+      when 2 then got := pg_try_advisory_lock_shared(key);
+      else got := pg_try_advisory_lock_shared((key >> 32)::int, (key << 32 >> 32)::int);
+    end case;
+    detail := 'raced';
+  end;
+  if not got then
+    tokens := array[0];
+    detail := null;
+    return;
+  end if;
+  begin
+    tokens := "pglock".draw(array[true], array[kind]);
+  exception when query_canceled or others then
+    get stacked diagnostics detail = returned_sqlstate, message = message_text;
+    perform pg_advisory_unlock_all();
+    outcome := 'error';
+  end;
+end
+$pglock$;
+
+-- key is the hash of internal/keyhash. Changing it in a rolling deploy would let two holders in.
+create function "pglock".key(namespace text, name text) returns bigint
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp
+as $pglock$
+  select ('x' || encode(substr(sha256('pglock/v1'::bytea
+                                      || int8send(octet_length(convert_to(namespace, 'UTF8')))
+                                      || convert_to(namespace, 'UTF8')
+                                      || convert_to(name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint
+$pglock$;
