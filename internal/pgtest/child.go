@@ -4,6 +4,7 @@ import (
 	"context"
 	"os/exec"
 	"runtime"
+	"syscall"
 )
 
 // child is a daemon that we started directly and that dies with us.
@@ -15,8 +16,9 @@ type child struct {
 
 // startChild starts cmd from a thread that lives as long as the process does,
 // because the kernel sends Pdeathsig when the thread ends that started it.
-func startChild(cmd *exec.Cmd) (*child, error) {
-	dieWithParent(cmd)
+// sig is what a child gets then.
+func startChild(cmd *exec.Cmd, sig syscall.Signal) (*child, error) {
+	dieWithParent(cmd, sig)
 	c := &child{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // makeDataDir fills dir, which must not exist, with an empty cluster. It is a
@@ -72,7 +73,7 @@ func copyTree(ctx context.Context, acct *account, from, to string) error {
 func run(ctx context.Context, acct *account, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	acct.apply(cmd)
-	dieWithParent(cmd)
+	dieWithParent(cmd, syscall.SIGQUIT)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return errors.Join(ctx.Err(), fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out))

@@ -111,7 +111,7 @@ func (l *local) start(ctx context.Context) error {
 	cmd := exec.Command(filepath.Join(l.bin.dir, "postgres"), "-D", l.dataDir(), "-k", l.folder.path)
 	cmd.Stdout, cmd.Stderr = out, out
 	l.acct.apply(cmd)
-	c, err := startChild(cmd)
+	c, err := startChild(cmd, syscall.SIGQUIT) // an immediate shutdown
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (l *local) kill(ctx context.Context) error {
 			return err
 		}
 	}
-	return poll(ctx, "the killed server's processes to go", func() bool {
+	return Poll(ctx, "the killed server's processes to go", func() bool {
 		left := processesIn(l.dataDir())
 		for _, pid := range left {
 			_ = syscall.Kill(pid, syscall.SIGKILL)

@@ -39,7 +39,7 @@ func (s *Server) WaitLog(ctx context.Context, mark LogMark, pattern string) (lin
 	}
 	var text string
 	var logErr error
-	waitErr := poll(ctx, fmt.Sprintf("a log line that matches %q", pattern), func() bool {
+	waitErr := Poll(ctx, fmt.Sprintf("a log line that matches %q", pattern), func() bool {
 		if text, logErr = s.LogSince(ctx, mark); logErr != nil {
 			return true
 		}

@@ -2,8 +2,11 @@
 
 package pgtest
 
-import "os/exec"
+import (
+	"os/exec"
+	"syscall"
+)
 
 // dieWithParent does nothing where the kernel has no such signal; the
 // watchdogs are what is left.
-func dieWithParent(*exec.Cmd) {}
+func dieWithParent(*exec.Cmd, syscall.Signal) {}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// poll returns when cond is true; when ctx ends first it returns an error that
+// Poll returns when cond is true; when ctx ends first it returns an error that
 // says what was waited for and matches ctx's.
-func poll(ctx context.Context, what string, cond func() bool) error {
+func Poll(ctx context.Context, what string, cond func() bool) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for !cond() {

@@ -126,6 +126,38 @@ func (s *Server) Via(addr, database string) string {
 	return u.String()
 }
 
+// SocketDSN is a URL for the database on the server's Unix socket, "" if we
+// know of none.
+func (s *Server) SocketDSN(database string) string {
+	if s.local == nil {
+		return ""
+	}
+	if database == "" {
+		database = superuser
+	}
+	query := url.Values{"host": {s.local.folder.path}, "port": {strconv.Itoa(s.local.port)}, "sslmode": {"disable"}}
+	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: query.Encode()}
+	return u.String()
+}
+
+// Dir is the folder that has the server's data, socket and log, "" if it is
+// not on this machine. Close removes it.
+func (s *Server) Dir() string {
+	if s.local == nil {
+		return ""
+	}
+	return s.local.folder.path
+}
+
+// Bin is the folder of the server's programs, "" if they are not on this
+// machine.
+func (s *Server) Bin() string {
+	if s.local == nil {
+		return ""
+	}
+	return s.local.bin.dir
+}
+
 // Version is the server's version number, 150014 for 15.14.
 func (s *Server) Version(ctx context.Context) (int, error) {
 	var version string

@@ -3,25 +3,84 @@ package pgtest_test
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed35111a8b/pglock/internal/pgtest"
 )
 
 func TestSharedServerAnswers(t *testing.T) {
+	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	var one int
 	require.NoError(t, pool.QueryRow(t.Context(), "SELECT 1").Scan(&one))
 	require.Equal(t, 1, one)
 }
 
-func TestCrashPostmaster(t *testing.T) {
+func TestCrashes(t *testing.T) {
 	t.Parallel()
-	s := pgtest.New(t)
-	require.NoError(t, s.Exec(t.Context(), "", "CREATE TABLE kept(n int)"))
-	require.NoError(t, s.CrashPostmaster(t.Context()))
-	require.NoError(t, s.Exec(t.Context(), "", "INSERT INTO kept VALUES (1)"))
-	require.NoError(t, s.Restart(t.Context()))
-	require.NoError(t, s.Close(t.Context()))
-	require.NoError(t, s.Close(t.Context()))
+	ctx := t.Context()
+	s := pgtest.New(t, pgtest.Setting("deadlock_timeout", "123ms"))
+	require.NoError(t, s.Exec(ctx, "", "CREATE TABLE kept(n int)"))
+
+	require.NoError(t, s.CrashPostmaster(ctx))
+	require.NoError(t, s.Exec(ctx, "", "INSERT INTO kept VALUES (1)"))
+	text, err := s.LogText(ctx)
+	require.NoError(t, err)
+	require.Contains(t, text, "was interrupted")
+
+	bystander, err := pgx.Connect(ctx, s.DSN(""))
+	require.NoError(t, err)
+	require.NoError(t, s.CrashBackend(ctx))
+	require.Error(t, bystander.Ping(ctx))
+	require.NoError(t, bystander.Close(ctx))
+
+	require.NoError(t, s.Restart(ctx))
+	conn, err := pgx.Connect(ctx, s.SocketDSN(""))
+	require.NoError(t, err)
+	var n int
+	var timeout string
+	require.NoError(t, conn.QueryRow(ctx, "SELECT n, current_setting('deadlock_timeout') FROM kept").Scan(&n, &timeout))
+	require.Equal(t, 1, n)
+	require.Equal(t, "123ms", timeout)
+	require.NoError(t, conn.Close(ctx))
+
+	require.NoError(t, s.Close(ctx))
+	require.NoError(t, s.Close(ctx))
+	require.NoDirExists(t, s.Dir())
+}
+
+func TestDatabaseURLIsUsedButNeverCrashed(t *testing.T) {
+	ctx := t.Context()
+	own := pgtest.New(t)
+	t.Setenv("DATABASE_URL", own.DSN(""))
+	s, err := pgtest.Start(ctx)
+	require.NoError(t, err)
+	require.Equal(t, own.DSN("x"), s.DSN("x"))
+	require.ErrorIs(t, s.CrashPostmaster(ctx), pgtest.ErrNotOurs)
+	require.ErrorIs(t, s.CrashBackend(ctx), pgtest.ErrNotOurs)
+	require.ErrorIs(t, s.Restart(ctx), pgtest.ErrNotOurs)
+	require.NoError(t, s.Close(ctx))
+	require.NoError(t, own.Exec(ctx, "", "SELECT 1"))
+}
+
+func TestNoServerToBeHadNamesAllThreeWays(t *testing.T) {
+	t.Setenv("DATABASE_URL", "")
+	t.Setenv("PGLOCK_PG_BIN", "")
+	t.Setenv("DOCKER_HOST", "unix:///nonexistent.sock")
+	t.Setenv("PGLOCK_PG_IMAGE", "")
+	_, err := pgtest.Start(t.Context(), pgtest.BinDir(t.TempDir()))
+	require.Error(t, err)
+}
+
+func TestPasswordAuthentication(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := pgtest.New(t, pgtest.HBA("host all guest 127.0.0.1/32 scram-sha-256"))
+	require.NoError(t, s.Exec(ctx, "", "CREATE ROLE guest LOGIN PASSWORD 'right'"))
+	conn, err := pgx.Connect(ctx, s.UserDSN("guest", "right", ""))
+	require.NoError(t, err)
+	require.NoError(t, conn.Close(ctx))
+	_, err = pgx.Connect(ctx, s.UserDSN("guest", "wrong", ""))
+	require.ErrorContains(t, err, "28P01")
 }

@@ -19,9 +19,10 @@ import (
 const closeTimeout = 30 * time.Second
 
 // Main runs a package's tests for TestMain: it closes the server that the tests
-// have shared, fails the package if a goroutine is left, and exits.
-func Main(m *testing.M) {
-	runRole() // does not return in a process that Spawn started
+// have shared, fails the package if a goroutine is left, and exits. In a process
+// that SpawnRole started it plays the role instead.
+func Main(m *testing.M, roles ...Role) {
+	runRole(roles) // does not return in a process that plays one
 	code := m.Run()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	err := shared.close(ctx)
