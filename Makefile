@@ -46,6 +46,7 @@ test: ## Run all tests on a throwaway PostgreSQL, in random order, with the race
 lint: $(LINT) ## Check style, go.mod and the pinned public surface; changes nothing
 	$(GO) vet ./...
 	$(GO) mod tidy -diff
+	$(LINT) config verify
 	$(LINT) run ./...
 	@diff -u api.txt <($(GO) doc -all ./pglock) || { echo 'api.txt is old: if the change of the public surface is meant, run make api'; exit 1; }
 
