@@ -1,6 +1,11 @@
 package pgtest
 
-import "path/filepath"
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strconv"
+)
 
 // Backup is a copy of a server's data folder, from which servers can be
 // started with FromBackup.
@@ -9,7 +14,92 @@ type Backup struct {
 	binDir string
 }
 
+// BaseBackup takes a base backup of the running server. On success the caller
+// closes it; otherwise nothing is left.
+func (s *Server) BaseBackup(ctx context.Context) (*Backup, error) {
+	return s.takeBackup(func(l *local, dir string) error {
+		program, err := l.bin.program("pg_basebackup")
+		if err != nil {
+			return err
+		}
+		return run(ctx, l.acct, program, "-d", s.SocketDSN(""), "-D", dir, "--checkpoint=fast", "--wal-method=stream", "--no-sync")
+	})
+}
+
+// Snapshot copies the data folder of a server that is down.
+func (s *Server) Snapshot(ctx context.Context) (*Backup, error) {
+	s.life.Lock()
+	defer s.life.Unlock()
+	return s.takeBackup(func(l *local, dir string) error {
+		if c := l.current(); c == nil || !c.ended() {
+			return errors.New("the server is running; Stop it, or take a BaseBackup")
+		}
+		return copyTree(ctx, l.acct, l.dataDir(), dir)
+	})
+}
+
+func (s *Server) takeBackup(take func(l *local, dir string) error) (*Backup, error) {
+	l, err := s.onThisMachine()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newFolder(l.acct, "pgtest-backup-", "none.pid")
+	if err != nil {
+		return nil, err
+	}
+	b := &Backup{folder: dir, binDir: l.bin.dir}
+	if err := take(l, b.dataDir()); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
 func (b *Backup) dataDir() string { return filepath.Join(b.folder.path, "data") }
 
 // Close removes the copy, as the end of the process does.
 func (b *Backup) Close() error { return b.folder.close() }
+
+// onThisMachine is the local server, or the reason why there is none.
+func (s *Server) onThisMachine() (*local, error) {
+	if s.local != nil {
+		return s.local, nil
+	}
+	if _, ok := s.driver.(external); ok {
+		return nil, ErrNotOurs
+	}
+	return nil, ErrNotLocal
+}
+
+// Dump is what pg_dump writes for the database: SQL that Restore can run.
+func (s *Server) Dump(ctx context.Context, database string) ([]byte, error) {
+	l, err := s.onThisMachine()
+	if err != nil {
+		return nil, err
+	}
+	program, err := l.bin.program("pg_dump")
+	if err != nil {
+		return nil, err
+	}
+	return output(ctx, l.acct, nil, program, "--dbname", s.SocketDSN(database))
+}
+
+// Restore runs a dump in an existing database of this server. It stops at the
+// first error.
+func (s *Server) Restore(ctx context.Context, database string, dump []byte) error {
+	l, err := s.onThisMachine()
+	if err != nil {
+		return err
+	}
+	program, err := l.bin.program("psql")
+	if err != nil {
+		return err
+	}
+	_, err = output(ctx, l.acct, dump, program,
+		"--dbname", s.SocketDSN(database), "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1")
+	return err
+}
+
+// replicationDSN is what a standby connects to.
+func (l *local) replicationDSN(name string) string {
+	return "host=" + l.folder.path + " port=" + strconv.Itoa(l.port) + " user=" + superuser + " application_name=" + name
+}

@@ -3,13 +3,9 @@ package pgtest
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 )
 
 // makeDataDir fills dir, which must not exist, with an empty cluster. It is a
@@ -67,16 +63,4 @@ func initdb(ctx context.Context, bin *binaries, acct *account, dir string) error
 // copyTree copies a folder as the account, which then owns the copy.
 func copyTree(ctx context.Context, acct *account, from, to string) error {
 	return run(ctx, acct, "cp", "-a", from, to)
-}
-
-// run is one program to its end; its output becomes part of the error.
-func run(ctx context.Context, acct *account, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	acct.apply(cmd)
-	dieWithParent(cmd, syscall.SIGQUIT)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return errors.Join(ctx.Err(), fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out))
-	}
-	return nil
 }

@@ -70,6 +70,9 @@ func (l *local) setUp(ctx context.Context) error {
 	} else {
 		err = makeDataDir(ctx, l.bin, l.acct, l.dataDir())
 	}
+	if err == nil && l.opts.standby {
+		err = l.writeData("standby.signal", "")
+	}
 	if err != nil {
 		return err
 	}

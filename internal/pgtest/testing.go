@@ -123,3 +123,16 @@ func Key(tb testing.TB) string {
 func cleanupContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), closeTimeout)
 }
+
+// NewStandby makes a standby of s and closes it at the end of the test.
+func NewStandby(tb testing.TB, s *Server, config StandbyConfig) *Standby {
+	tb.Helper()
+	sb, err := s.Standby(tb.Context(), config)
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
+		ctx, cancel := cleanupContext()
+		defer cancel()
+		require.NoError(tb, sb.Close(ctx))
+	})
+	return sb
+}
