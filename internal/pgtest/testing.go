@@ -136,3 +136,22 @@ func NewStandby(tb testing.TB, s *Server, config StandbyConfig) *Standby {
 	})
 	return sb
 }
+
+// ProxyTo puts a proxy in front of s for the duration of the test.
+func ProxyTo(tb testing.TB, s *Server) *Proxy {
+	tb.Helper()
+	p, err := NewProxy(tb.Context(), s.Addr())
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, p.Close()) })
+	return p
+}
+
+// PgBouncerTo puts a pooler in front of s for the duration of the test. It
+// fails the test where pgbouncer is missing, and says what to install.
+func PgBouncerTo(tb testing.TB, s *Server, mode PoolMode, settings map[string]string) *PgBouncer {
+	tb.Helper()
+	b, err := StartPgBouncer(tb.Context(), s, mode, settings)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, b.Close()) })
+	return b
+}
