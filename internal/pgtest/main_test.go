@@ -12,6 +12,7 @@ func TestMain(m *testing.M) {
 		m,
 		pgtest.Role{Name: "serve", Run: serve},
 		pgtest.Role{Name: "echo", Run: echo},
+		pgtest.Role{Name: "network", Run: network},
 	)
 }
 

@@ -126,6 +126,16 @@ func (s *Server) Via(addr, database string) string {
 	return u.String()
 }
 
+// ViaHost is DSN with another address of the server's own machine, on which it
+// listens too, and the same port.
+func (s *Server) ViaHost(host, database string) string {
+	_, port, err := net.SplitHostPort(s.Addr())
+	if err != nil {
+		return ""
+	}
+	return s.Via(net.JoinHostPort(host, port), database)
+}
+
 // SocketDSN is a URL for the database on the server's Unix socket, "" if we
 // know of none.
 func (s *Server) SocketDSN(database string) string {
