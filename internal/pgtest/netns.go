@@ -46,26 +46,25 @@ done
 `
 
 // NetnsAvailable is nil where NewNetwork works: on Linux, as root, with ip and
-// nft installed, in a container that may. It tries.
+// nft installed, in a container that may. It tries the kernel, in a namespace
+// that leaves nothing.
 func NetnsAvailable(ctx context.Context) error {
-	n, err := NewNetwork(ctx)
-	if err != nil {
-		return err
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		return errors.New("network namespaces need Linux and root")
 	}
-	_, err = n.NewHost(ctx)
-	return errors.Join(err, n.Close())
+	for _, program := range []string{"ip", "nft", "unshare"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("network namespaces: %w (Debian: apt-get install iproute2 nftables)", err)
+		}
+	}
+	return run(ctx, nil, "unshare", "--net", "sh", "-ec", "ip link add name pgtest0 type veth peer name pgtest1; nft add table inet pgtest")
 }
 
 // NewNetwork makes a switch and its line to this machine. On success the caller
 // closes it; it is gone with the process too. Otherwise nothing is left.
 func NewNetwork(ctx context.Context) (*Network, error) {
-	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		return nil, errors.New("network namespaces need Linux and root")
-	}
-	for _, program := range []string{"ip", "nft"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return nil, fmt.Errorf("network namespaces: %w (Debian: apt-get install iproute2 nftables)", err)
-		}
+	if err := NetnsAvailable(ctx); err != nil {
+		return nil, err
 	}
 	var err error
 	for range 20 {
@@ -106,12 +105,12 @@ func (n *Network) taken() bool {
 // wire connects the switch to this machine and lets it pass packets on.
 func (n *Network) wire(ctx context.Context) error {
 	return n.script(ctx, `
-		ip link add $NET type veth peer name up netns $NET
+		ip link add name $NET type veth peer name line netns $NET
 		ip addr add 10.$N.0.1/30 dev $NET
 		ip link set $NET up
 		ip route add 10.$N.0.0/16 via 10.$N.0.2
-		ip -n $NET addr add 10.$N.0.2/30 dev up
-		ip -n $NET link set up up
+		ip -n $NET addr add 10.$N.0.2/30 dev line
+		ip -n $NET link set line up
 		ip -n $NET link set lo up
 		ip netns exec $NET sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
 		ip netns exec $NET nft -f - <<-RULES
@@ -146,7 +145,7 @@ func (n *Network) NewHost(ctx context.Context) (*Host, error) {
 	h.name = n.name + "-" + strconv.Itoa(h.number)
 	return h, h.script(ctx, `
 		ip netns add $HOST
-		ip link add h$I netns $NET type veth peer name eth0 netns $HOST
+		ip link add name h$I netns $NET type veth peer name eth0 netns $HOST
 		ip -n $NET addr add 10.$N.$I.1/30 dev h$I
 		ip -n $NET link set h$I up
 		ip -n $HOST addr add 10.$N.$I.2/30 dev eth0
