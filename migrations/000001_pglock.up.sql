@@ -172,6 +172,10 @@ begin
       end if;
     end loop;
     setting := null;
+    -- A backend that listens and is not read from blocks in sending notifications, where no timer ends it.
+    if exists (select from pg_listening_channels()) then
+      execute 'unlisten *';
+    end if;
     if verify then
       if exists (select from unnest(got, keys, kinds) as u(got, key, kind)
                   where u.got and not exists (

@@ -1,0 +1,228 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// This file is the only one that opens, hijacks and closes connections. A connection is a candidate until a lock has been
+// taken on it, or until it is to wait for one: then it is hijacked out of the pool and becomes a lockConn, which belongs
+// to one goroutine until it is closed. It never goes back.
+
+// poolPatience is how long a pool that seems to have room may take before it is asked again whether it has.
+const poolPatience = 100 * time.Millisecond
+
+// closeTimeout bounds the farewell of a connection.
+const closeTimeout = time.Second
+
+// A candidate is a connection that is not ours yet.
+type candidate struct {
+	pooled *pgxpool.Conn // nil if it was dialled
+	conn   *pgx.Conn
+}
+
+// openCandidate takes a connection from the pool if the pool can give one now. If all are busy with the service's own work it
+// dials one instead: holders that wait behind the workers that wait for them would stop the whole service.
+func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
+	for {
+		stat := pool.Stat()
+		if stat.IdleConns() == 0 && stat.TotalConns() >= stat.MaxConns() {
+			return dial(ctx, pool)
+		}
+		patience, cancel := context.WithTimeout(ctx, poolPatience)
+		pooled, err := pool.Acquire(patience)
+		cancel()
+		switch {
+		case err == nil:
+			return &candidate{pooled: pooled, conn: pooled.Conn()}, nil
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("%w: no connection in time: %w", ErrUnavailable, ctx.Err())
+		case !errors.Is(err, context.DeadlineExceeded):
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+	}
+}
+
+// dial connects as the pool would.
+func dial(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
+	config := pool.Config()
+	config.ConnConfig.Tracer = nil // the lock connection's traffic is not the user's
+	if config.BeforeConnect != nil {
+		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
+			return nil, fmt.Errorf("%w: BeforeConnect: %w", ErrUnavailable, err)
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if config.AfterConnect != nil {
+		if err := config.AfterConnect(ctx, conn); err != nil {
+			discard(conn)
+			return nil, fmt.Errorf("%w: AfterConnect: %w", ErrUnavailable, err)
+		}
+	}
+	return &candidate{conn: conn}, nil
+}
+
+// exec sends one simple message and returns the first row of each result that has one. When ctx ends pgx closes the
+// connection, which the caller learns from the error.
+func (c *candidate) exec(ctx context.Context, sql string) ([][][]byte, error) {
+	results, err := c.conn.PgConn().Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	var rows [][][]byte
+	for _, result := range results {
+		if len(result.Rows) > 0 {
+			rows = append(rows, result.Rows[0])
+		}
+	}
+	return rows, nil
+}
+
+func (c *candidate) pid() uint32 { return c.conn.PgConn().PID() }
+
+// giveBack returns a connection of which nothing was changed. One that was dialled is closed.
+func (c *candidate) giveBack() {
+	if c.pooled != nil {
+		c.pooled.Release()
+		return
+	}
+	discard(c.conn)
+}
+
+// discard closes the connection whatever its state. pgxpool's Release would not notice a lock on it.
+func (c *candidate) discard() {
+	if c.pooled != nil {
+		c.pooled.Hijack()
+	}
+	discard(c.conn)
+}
+
+func discard(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = conn.Close(ctx) // nothing can be done about a connection that does not close
+}
+
+// adopt makes the connection ours.
+func (c *candidate) adopt() *lockConn {
+	if c.pooled != nil {
+		c.conn = c.pooled.Hijack()
+	}
+	pg := c.conn.PgConn()
+	return &lockConn{conn: c.conn, net: pg.Conn(), front: pg.Frontend()}
+}
+
+// A lockConn is a connection that is ours. All of its methods belong to the session's owner goroutine, except wake.
+//
+// Messages go through the frontend itself and not through pgconn, whose answer to a passed deadline is a goroutine that
+// tries for 15 seconds to cancel the request and keeps the socket open meanwhile.
+type lockConn struct {
+	conn  *pgx.Conn
+	net   net.Conn
+	front *pgproto3.Frontend
+	row   [][][]byte // of the last round trip; memory is used again
+	flat  []byte
+}
+
+// roundTrip sends one simple message and reads the answer up to ReadyForQuery. It returns the last row of each result;
+// they are valid until the next call. An error of the server is a *pgconn.PgError, after which the connection is in step;
+// any other error ends the connection.
+func (c *lockConn) roundTrip(sql string, deadline time.Time) ([][][]byte, error) {
+	if err := c.net.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	c.front.SendQuery(&pgproto3.Query{String: sql})
+	if err := c.front.Flush(); err != nil {
+		return nil, err
+	}
+	c.row, c.flat = c.row[:0], c.flat[:0]
+	var failed *pgconn.PgError
+	for {
+		message, err := c.front.Receive()
+		if err != nil {
+			return nil, errors.Join(pgErrorOrNil(failed), err)
+		}
+		switch message := message.(type) {
+		case *pgproto3.DataRow:
+			c.keep(message.Values)
+		case *pgproto3.ErrorResponse:
+			failed = pgconn.ErrorResponseToPgError(message)
+		case *pgproto3.ReadyForQuery:
+			if failed != nil {
+				return nil, failed
+			}
+			return c.row, nil
+		}
+	}
+}
+
+// keep copies a row out of the frontend's buffer.
+func (c *lockConn) keep(values [][]byte) {
+	row := make([][]byte, len(values))
+	for i, value := range values {
+		if value == nil {
+			continue
+		}
+		from := len(c.flat)
+		c.flat = append(c.flat, value...)
+		row[i] = c.flat[from:len(c.flat):len(c.flat)]
+	}
+	c.row = append(c.row, row)
+}
+
+// listen reads until the deadline set by the caller passes, which is nil, or until the server says something that ends
+// the session or the socket breaks, which is the error. What else a server may say unasked does not concern us.
+func (c *lockConn) listen() error {
+	var failed *pgconn.PgError
+	for {
+		message, err := c.front.Receive()
+		if err != nil {
+			if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+				return pgErrorOrNil(failed)
+			}
+			return errors.Join(pgErrorOrNil(failed), err)
+		}
+		if message, ok := message.(*pgproto3.ErrorResponse); ok {
+			failed = pgconn.ErrorResponseToPgError(message)
+			if failed.SeverityUnlocalized == "FATAL" || failed.SeverityUnlocalized == "PANIC" {
+				return failed
+			}
+		}
+	}
+}
+
+// pgErrorOrNil keeps a nil pointer from becoming an error that is not nil.
+func pgErrorOrNil(err *pgconn.PgError) error {
+	if err == nil {
+		return nil
+	}
+	return err
+}
+
+// wake ends a listen. It may be called from any goroutine, under the session's mutex.
+func (c *lockConn) wake() {
+	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // a closed socket has ended the read already
+}
+
+// close says farewell and closes. The server ends the session when it reads either.
+func (c *lockConn) close() {
+	_ = c.net.SetDeadline(time.Now().Add(closeTimeout))
+	_ = c.conn.PgConn().Close(context.Background()) // bounded by the socket's deadline
+}
+
+// abandon closes the socket at once: there is no telling what the server would still read.
+func (c *lockConn) abandon() {
+	_ = c.net.Close()
+	_ = c.conn.PgConn().Close(context.Background()) // fails on the closed socket, and leaves pgx's state closed too
+}

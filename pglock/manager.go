@@ -1,0 +1,292 @@
+package pglock
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// slices shorter than this cost more in statements than polling does
+const minSlice = 100 * time.Millisecond
+
+// A manager is the connection manager: it owns every session, decides which one serves a request, and keeps the budgets.
+// It is the part of a Locker that the callers' goroutines and the sessions' owners meet in.
+type manager struct {
+	config  Config
+	pool    *pgxpool.Pool
+	sql     statements
+	started time.Time // origin of the monotonic times below
+	app     string    // the service's own application_name
+	wg      sync.WaitGroup
+
+	// mu guards everything below, and the fields of sessions, keyStates and waiters that say so. Nothing that waits for
+	// the network, for a user's function or for another goroutine may be done under it.
+	mu       sync.Mutex
+	closed   bool
+	keys     map[LockID]*keyState
+	sessions map[*session]struct{}
+	idle     []*session  // parked: open, without locks or requests; the last one was used last
+	room     *session    // where the last lock found room, if LocksPerSession allows more there
+	starved  []*keyState // those whose next attempt waits for a budget
+	closing  int         // sessions that hold nothing and whose connection is being closed
+	waiting  int         // sessions that wait, or may be about to
+	load     int         // locks held and tries under way
+	tries    int         // tries under way
+	waiters  int         // callers that wait
+	running  int         // functions of Do and TryDo that run
+	drained  chan struct{}
+	refused  map[string]bool // settings that this server knows and refuses
+	verified bool            // advisory locks and the sequence have been checked
+	maxLocks int             // Config.MaxLocks, or what the server's table suggests once it is known
+	slice    time.Duration   // of waiting; 0 until a server said what it may be, negative where slices are too short
+	count    counters
+}
+
+// counters are the totals of Stat.
+type counters struct {
+	acquired, notAcquired, released, lost, opened int64
+}
+
+func newManager(pool *pgxpool.Pool, config Config) *manager {
+	return &manager{
+		config:   config,
+		pool:     pool,
+		sql:      statements{schema: quotedSchema(config.Schema)},
+		started:  time.Now(),
+		app:      pool.Config().ConnConfig.RuntimeParams["application_name"],
+		keys:     make(map[LockID]*keyState),
+		sessions: make(map[*session]struct{}),
+		drained:  make(chan struct{}),
+		refused:  make(map[string]bool),
+		maxLocks: config.MaxLocks,
+	}
+}
+
+// now is the monotonic clock that trust is counted on.
+func (m *manager) now() time.Duration { return time.Since(m.started) }
+
+// pick finds the session that serves the next try for ks: one with room, a parked one, or a new one. m.mu is held.
+func (m *manager) pick(ks *keyState) (*session, error) {
+	if m.maxLocks > 0 && m.load >= m.maxLocks {
+		return nil, fmt.Errorf("%w: %d locks are held or under way", ErrTooManyLocks, m.load)
+	}
+	if s := m.withRoom(); s != nil {
+		return s, nil
+	}
+	if n := len(m.idle); n > 0 {
+		s := m.idle[n-1]
+		m.idle = m.idle[:n-1]
+		s.parked = false
+		m.room = s
+		return s, nil
+	}
+	if len(m.sessions) >= m.config.MaxSessions {
+		return nil, fmt.Errorf("%w: %d sessions are in use", ErrSessionLimit, len(m.sessions))
+	}
+	s := m.newSession(ks)
+	m.room = s
+	return s, nil
+}
+
+// withRoom returns a session that can carry one more lock, nil if there is none.
+func (m *manager) withRoom() *session {
+	most := m.config.LocksPerSession
+	if most == 1 {
+		return nil
+	}
+	if m.room != nil && m.room.hasRoom(most) {
+		return m.room
+	}
+	for s := range m.sessions {
+		if s.hasRoom(most) && !s.parked {
+			m.room = s
+			return s
+		}
+	}
+	return nil
+}
+
+// newSession starts a session that first tries for ks. m.mu is held.
+func (m *manager) newSession(ks *keyState) *session {
+	head := ks.queue.first
+	ctx, cancel := context.WithCancel(context.WithoutCancel(head.ctx))
+	s := &session{m: m, ctx: ctx, cancel: cancel, key: head.key}
+	if m.config.AllowPooler {
+		s.mark = rand.Text()
+	}
+	// A waiter's session can go on waiting on the connection that its try was made on.
+	if !head.try && m.waiting < m.config.MaxWaiting && m.slice >= 0 {
+		s.mayWait = true
+		m.waiting++
+	}
+	m.sessions[s] = struct{}{}
+	m.count.opened++
+	m.wg.Add(1)
+	go s.run() // ends with the session; Close waits for it
+	return s
+}
+
+// startWaiting lets ks wait for a lock that somebody else holds: on s if it is free for that, else by polling. m.mu is held.
+func (m *manager) startWaiting(ks *keyState, s *session) {
+	if s.state != open || s.load > 0 || s.stop {
+		m.pause(ks, nil)
+		return
+	}
+	if !s.mayWait && m.waiting < m.config.MaxWaiting {
+		s.mayWait = true
+		m.waiting++
+	}
+	if !s.mayWait || m.slice < minSlice {
+		m.pause(ks, nil)
+		return
+	}
+	s.waitFor = ks
+	ks.front, ks.session = frontWaiting, s
+}
+
+// stopWaiting takes the role of a waiting session from s. m.mu is held.
+func (m *manager) stopWaiting(s *session) {
+	s.waitFor = nil
+	if s.mayWait {
+		s.mayWait = false
+		m.waiting--
+	}
+}
+
+// settle decides what becomes of an open session that may have run out of work: it is parked or told to close. m.mu is held.
+func (m *manager) settle(s *session) {
+	if s.waitFor != nil || s.load > 0 || s.busy() || s.stop || s.parked || s.state != open {
+		return
+	}
+	m.stopWaiting(s)
+	if m.closed || len(m.idle) >= m.config.MaxIdleSessions {
+		m.retire(s)
+		return
+	}
+	if m.room == s {
+		m.room = nil
+	}
+	s.parked = true
+	m.idle = append(m.idle, s)
+	m.feed()
+}
+
+// retire lets no more requests come to s. m.mu is held.
+func (m *manager) retire(s *session) {
+	if s.stop {
+		return
+	}
+	s.stop = true
+	m.closing++
+	m.unpark(s)
+	if m.room == s {
+		m.room = nil
+	}
+}
+
+// unpark takes s from the parked sessions if it is one of them. m.mu is held.
+func (m *manager) unpark(s *session) {
+	if i := slices.Index(m.idle, s); i >= 0 {
+		m.idle = slices.Delete(m.idle, i, i+1)
+	}
+	s.parked = false
+}
+
+// forget removes a session that has ended and lets those go on that waited for its place. m.mu is held.
+func (m *manager) forget(s *session) {
+	if s.state == ended {
+		return
+	}
+	s.state = ended
+	m.stopWaiting(s)
+	if s.stop {
+		m.closing--
+	}
+	delete(m.sessions, s)
+	m.unpark(s)
+	if m.room == s {
+		m.room = nil
+	}
+	m.feed()
+}
+
+// feed gives those another try that a budget stopped. m.mu is held.
+func (m *manager) feed() {
+	if len(m.starved) == 0 {
+		return
+	}
+	list := m.starved
+	m.starved = nil
+	for _, ks := range list {
+		ks.listed = false
+		if ks.front == frontStarved {
+			ks.front = frontNone
+			m.dispatch(ks)
+		}
+	}
+}
+
+// learn takes over what a server said of its lock table and its time-outs. m.mu is held.
+func (m *manager) learn(table int64, logged, deadlock time.Duration) {
+	if m.config.MaxLocks == 0 && table > 0 {
+		m.maxLocks = int(max(1, table/4))
+	}
+	m.slice = sliceLength(m.config.Lease, logged, deadlock)
+}
+
+// sliceLength returns how long one slice of waiting may be, negative if that is too short to be worth it. A slice must end
+// before the server looks for deadlocks, which it also logs with log_lock_waits, before it would log the statement, and
+// well within the lease. logged is negative where nothing is logged.
+func sliceLength(lease, logged, deadlock time.Duration) time.Duration {
+	slice := min(400*time.Millisecond, deadlock/2, lease/3)
+	if logged >= 0 {
+		slice = min(slice, logged)
+	}
+	slice = slice * 8 / 10
+	if slice < minSlice {
+		return -1
+	}
+	return slice.Truncate(time.Millisecond)
+}
+
+// sessionName is the application_name of a session: the service's own and, where it carries one lock, the key.
+func (m *manager) sessionName(key string) string {
+	const most = 63
+	name := "pglock"
+	if m.config.LocksPerSession == 1 {
+		name = "pglock:" + m.label(key)
+	}
+	if m.app != "" {
+		name = m.app + " " + name
+	}
+	name = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, shortenTo(name, 4*most))
+	return shortenTo(name, most)
+}
+
+func shortenTo(s string, most int) string {
+	return s[:min(len(s), most)]
+}
+
+// label is how a key appears where others can read it.
+func (m *manager) label(key string) string {
+	if m.config.HideKeys {
+		return m.config.lockID(key).String()
+	}
+	return key
+}
+
+// lockError wraps err for the method op.
+func (m *manager) lockError(op, key string, err error) error {
+	return &LockError{Op: op, Key: m.label(key), Err: err}
+}

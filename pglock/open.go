@@ -1,0 +1,153 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// open makes the session's first tries on a connection that is not ours yet. If one succeeds, or if the session is to
+// wait, the connection becomes ours (s.conn is set). If none does it goes back untouched and the session is over.
+func (s *session) open() error {
+	candidate, err := openCandidate(s.ctx, s.m.pool)
+	if err != nil {
+		return err
+	}
+	for {
+		s.m.mu.Lock()
+		s.tries, s.batch.tries = s.batch.tries[:0], s.tries
+		s.m.mu.Unlock()
+		again, err := s.firstTries(candidate)
+		if err != nil || !again {
+			return err
+		}
+	}
+}
+
+// maxRefused bounds the settings of a server that are tried and refused one after the other.
+const maxRefused = 20
+
+// firstTries asks for the batch on the candidate and hands out the answers. It reports whether more was asked meanwhile,
+// with the connection still not ours.
+func (s *session) firstTries(c *candidate) (again bool, err error) {
+	reply, sent, err := s.askCandidate(c)
+	switch {
+	case err != nil:
+		c.discard()
+		return false, err
+	case reply.outcome == outcomeOK:
+		return false, s.adopt(c, reply, sent)
+	case reply.outcome == outcomeHeld:
+		if again = s.allHeld(); !again {
+			c.giveBack()
+		}
+		return again, nil
+	case reply.outcome == "error":
+		c.discard()
+	default:
+		c.giveBack()
+	}
+	return false, reply.refusal()
+}
+
+// askCandidate sends the first tries, and what has to come before them on a server that says so. The statement is bounded
+// by the trust that its answer could give.
+func (s *session) askCandidate(c *candidate) (reply, time.Duration, error) {
+	m := s.m
+	var locks lockArgs
+	for _, ks := range s.batch.tries {
+		locks.add(ks.id, ks.mode)
+	}
+	pid := c.pid()
+	if s.mark != "" {
+		pid = 0
+	}
+	s.name = m.sessionName(s.key)
+	for range maxRefused {
+		m.mu.Lock()
+		adopt, first := s.mayWait, !m.verified
+		list := settings(m.config.Lease, s.mark, s.name, m.refused)
+		m.mu.Unlock()
+		sent := m.now()
+		rows, err := s.execBounded(c, m.sql.acquire(pid, s.mark, list, adopt, first, &locks))
+		if err != nil {
+			return reply{}, 0, err
+		}
+		answer, err := parseReply(rows[len(rows)-1])
+		if err != nil {
+			return reply{}, 0, err
+		}
+		m.mu.Lock()
+		if len(rows) > 1 {
+			m.learn(parseInfo(rows[0]))
+		}
+		m.verified = m.verified || answer.outcome == outcomeOK && answer.tookSome()
+		if answer.outcome == "setting" && answer.detail != "idle_session_timeout" {
+			m.refused[answer.detail] = true
+		}
+		m.mu.Unlock()
+		switch {
+		case answer.outcome == "reign":
+			if _, err := s.execBounded(c, m.sql.newReign()); err != nil {
+				return reply{}, 0, err
+			}
+		case answer.outcome == "setting" && answer.detail != "idle_session_timeout":
+			m.config.Logger.Info("pglock: setting refused", "setting", answer.detail, "error", answer.message)
+		default:
+			return answer, sent, nil
+		}
+	}
+	return reply{}, 0, fmt.Errorf("%w: the session settings or the reign cannot be set", ErrUnsupportedServer)
+}
+
+func (s *session) execBounded(c *candidate, sql string) ([][][]byte, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.m.config.Lease-s.m.config.TrustMargin)
+	defer cancel()
+	rows, err := c.exec(ctx, sql)
+	if err != nil {
+		return nil, classify(err)
+	}
+	return rows, nil
+}
+
+// allHeld answers tries that found every lock taken, and reports whether others were asked for meanwhile.
+func (s *session) allHeld() (again bool) {
+	m := s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, ks := range s.batch.tries {
+		m.tried(s, ks, 0, nil)
+	}
+	s.batch.tries = s.batch.tries[:0]
+	if len(s.tries) > 0 {
+		return true
+	}
+	m.forget(s) // in the same breath, so that no try comes to a session without a connection
+	return false
+}
+
+// adopt makes the candidate's connection ours and hands out what was taken on it.
+func (s *session) adopt(c *candidate, reply reply, sent time.Duration) error {
+	m := s.m
+	s.pid = reply.backend
+	s.work.pid, s.work.owner = s.pid, s.mark
+	s.sent = sent
+	s.trust.Store(int64(sent + m.config.Lease - m.config.TrustMargin))
+	if err := s.checkTrust(); err != nil {
+		c.discard()
+		return fmt.Errorf("%w: the lock was granted too late to be trusted", ErrUnavailable)
+	}
+	conn := c.adopt()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.conn = conn
+	s.state = open
+	for i, ks := range s.batch.tries {
+		m.tried(s, ks, reply.tokenAt(i), nil)
+	}
+	s.batch.tries = s.batch.tries[:0]
+	if s.waitFor == nil {
+		m.stopWaiting(s)
+	}
+	return nil
+}

@@ -1,0 +1,316 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// A waiter is one call of a method that acquires. Guarded by manager.mu, except for ctx, key, mode, try and done.
+type waiter struct {
+	ctx  context.Context
+	key  string
+	mode lockMode
+	try  bool      // wants an answer now
+	done chan bool // receives one value when lock or err is set
+
+	lock       *Lock
+	err        error
+	last       error // what the last attempt failed with, for the error of a wait that ctx ends
+	queued     bool
+	prev, next *waiter
+}
+
+// A waiterQueue holds waiters in the order of their arrival.
+type waiterQueue struct {
+	first, last *waiter
+}
+
+func (q *waiterQueue) push(w *waiter) {
+	w.queued, w.prev = true, q.last
+	if q.last == nil {
+		q.first = w
+	} else {
+		q.last.next = w
+	}
+	q.last = w
+}
+
+func (q *waiterQueue) remove(w *waiter) {
+	if w.prev == nil {
+		q.first = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		q.last = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	w.queued, w.prev, w.next = false, nil, nil
+}
+
+// frontPhase says who asks the server for a key on behalf of all who want it in this process.
+type frontPhase uint8
+
+const (
+	frontNone    frontPhase = iota
+	frontTrying             // a try is under way on session
+	frontWaiting            // session waits for it in slices
+	frontPaused             // the next try comes when timer fires
+	frontStarved            // the next try comes when a budget has room
+)
+
+// A keyState is what a process knows of one lock ID: who holds it here, who wants it here, and how the server is asked.
+// At most one request for a key is under way at a time; whoever else wants it waits in memory, first in, first out. It
+// exists as long as any of that does. Guarded by manager.mu.
+type keyState struct {
+	id       LockID
+	holder   *Lock // exclusive
+	readers  int   // locks in shared mode
+	queue    waiterQueue
+	front    frontPhase
+	session  *session // of frontTrying and frontWaiting
+	mode     lockMode // of the try under way
+	timer    *time.Timer
+	attempts int  // polls since the last change, for the backoff
+	listed   bool // in manager.starved
+}
+
+// enqueue lets w have the lock as soon as it can. m.mu is held.
+func (m *manager) enqueue(w *waiter, id LockID) {
+	ks := m.keys[id]
+	if ks == nil {
+		ks = &keyState{id: id}
+		m.keys[id] = ks
+	}
+	m.waiters++
+	ks.queue.push(w)
+	if w.try && !ks.mayTry(w) {
+		err := ErrNotAcquired
+		if last := ks.queue.first.last; last != nil && ks.holder == nil {
+			err = last // those before it are not kept waiting by a holder
+		}
+		m.answer(ks, w, nil, err)
+		return
+	}
+	m.dispatch(ks)
+}
+
+// mayTry reports whether w has a chance to get the lock now, as far as this process knows: nobody here holds it, nobody
+// waits in front, and no session of ours waits for it. A try that is under way is joined: if it fails for reasons of its
+// own, w takes its turn.
+func (ks *keyState) mayTry(w *waiter) bool {
+	if ks.blocked(w.mode) || ks.front == frontWaiting || ks.front == frontPaused {
+		return false
+	}
+	for other := ks.queue.first; other != w; other = other.next {
+		if !other.try {
+			return false
+		}
+	}
+	return true
+}
+
+// blocked reports whether a holder in this process excludes mode.
+func (ks *keyState) blocked(mode lockMode) bool {
+	return ks.holder != nil || mode == exclusive && ks.readers > 0
+}
+
+// dispatch starts the next try for ks if one is wanted and none is under way. m.mu is held.
+func (m *manager) dispatch(ks *keyState) {
+	for ks.front == frontNone && ks.queue.first != nil && !ks.blocked(ks.queue.first.mode) {
+		head := ks.queue.first
+		s, err := m.pick(ks)
+		if err == nil {
+			m.tryOn(s, ks)
+			return
+		}
+		if !head.try || m.closing > 0 && errors.Is(err, ErrSessionLimit) {
+			head.last = err
+			ks.front = frontStarved
+			if !ks.listed {
+				ks.listed = true
+				m.starved = append(m.starved, ks)
+			}
+			return
+		}
+		m.answer(ks, head, nil, err)
+	}
+	m.drop(ks)
+}
+
+// tryOn lets s ask the server for ks. m.mu is held.
+func (m *manager) tryOn(s *session, ks *keyState) {
+	ks.front, ks.session, ks.mode = frontTrying, s, ks.queue.first.mode
+	m.load++
+	m.tries++
+	s.load++
+	s.tries = append(s.tries, ks)
+	s.wake()
+}
+
+// drop forgets ks once nothing is known of it. m.mu is held.
+func (m *manager) drop(ks *keyState) {
+	if ks.holder == nil && ks.readers == 0 && ks.queue.first == nil && ks.front == frontNone {
+		delete(m.keys, ks.id)
+	}
+}
+
+// answer ends the wait of w. m.mu is held.
+func (m *manager) answer(ks *keyState, w *waiter, lock *Lock, err error) {
+	ks.queue.remove(w)
+	m.waiters--
+	w.lock, w.err = lock, err
+	switch {
+	case lock != nil:
+		m.count.acquired++
+	case errors.Is(err, ErrNotAcquired):
+		m.count.notAcquired++
+	}
+	w.done <- true
+}
+
+// tried takes the outcome of a try on s: a token (0: somebody else has it) or the error that kept the try from being
+// answered. m.mu is held.
+func (m *manager) tried(s *session, ks *keyState, token int64, err error) {
+	ks.front, ks.session = frontNone, nil
+	m.load--
+	m.tries--
+	s.load--
+	switch {
+	case s.unwanted:
+		m.dispatch(ks) // whoever came since then has not been asked for
+	case err != nil:
+		m.failed(ks, err)
+	case token != 0:
+		m.granted(s, ks, ks.mode, token, false)
+	default:
+		m.denied(ks)
+		if ks.queue.first != nil && !ks.blocked(ks.queue.first.mode) {
+			m.startWaiting(ks, s)
+		} else {
+			m.dispatch(ks)
+		}
+	}
+}
+
+// granted gives the lock that s has taken to the first who wants it in that mode. If all have gone it is unlocked. m.mu is
+// held.
+func (m *manager) granted(s *session, ks *keyState, mode lockMode, token int64, raced bool) {
+	ks.attempts = 0
+	lock := &Lock{m: m, session: s, state: ks, id: ks.id, mode: mode, token: max(token, 0), raced: raced}
+	m.load++
+	s.load++
+	lock.index = len(s.locks)
+	s.locks = append(s.locks, lock)
+	if mode == exclusive {
+		ks.holder = lock
+	} else {
+		ks.readers++
+	}
+	w := ks.queue.first
+	for w != nil && w.mode != mode {
+		w = w.next
+	}
+	if w == nil {
+		m.startRelease(lock)
+		return
+	}
+	lock.key, lock.values = w.key, w.ctx
+	m.answer(ks, w, lock, nil)
+	if mode == exclusive {
+		m.denied(ks)
+	}
+	m.dispatch(ks)
+}
+
+// denied answers those that want an answer now and cannot have the lock, because somebody has it or others are before
+// them. m.mu is held.
+func (m *manager) denied(ks *keyState) {
+	ahead := false
+	for w := ks.queue.first; w != nil; {
+		next := w.next
+		switch {
+		case !w.try:
+			ahead = true
+		case ahead || w.mode == exclusive || ks.mode == shared || ks.holder != nil:
+			m.answer(ks, w, nil, ErrNotAcquired)
+		}
+		w = next
+	}
+}
+
+// failed lets the first waiter end with err, or wait for better times. m.mu is held.
+func (m *manager) failed(ks *keyState, err error) {
+	head := ks.queue.first
+	switch {
+	case head == nil:
+		m.drop(ks)
+	case head.try || !canHeal(err):
+		m.answer(ks, head, nil, err)
+		m.dispatch(ks)
+	default:
+		head.last = err
+		m.pause(ks, err)
+	}
+}
+
+// pause tries again later: soon at first, then less often, and never in step with other processes. m.mu is held.
+func (m *manager) pause(ks *keyState, err error) {
+	const shortest, longest, longestAfterError = 5 * time.Millisecond, 200 * time.Millisecond, time.Second
+	most := longest
+	if err != nil {
+		most = longestAfterError
+	}
+	delay := min(shortest<<min(ks.attempts, 10), most)
+	delay = delay/2 + rand.N(delay)/2
+	ks.attempts++
+	ks.front, ks.session = frontPaused, nil
+	ks.timer = time.AfterFunc(delay, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if ks.front == frontPaused {
+			ks.front = frontNone
+			m.dispatch(ks)
+		}
+	})
+}
+
+// giveUp ends the wait of w, whose ctx has ended, unless the answer was faster. It reports whether there is one.
+func (m *manager) giveUp(w *waiter, id LockID) (answered bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !w.queued {
+		return true
+	}
+	ks := m.keys[id]
+	ks.queue.remove(w)
+	m.waiters--
+	m.count.notAcquired++
+	m.unwanted(ks)
+	return false
+}
+
+// unwanted stops what is done for a key that nobody wants any more, and lets those try whom the one who left was in the
+// way of. m.mu is held.
+func (m *manager) unwanted(ks *keyState) {
+	if ks.queue.first != nil {
+		m.dispatch(ks)
+		return
+	}
+	switch ks.front {
+	case frontPaused:
+		ks.timer.Stop()
+		ks.front = frontNone
+	case frontStarved:
+		ks.front = frontNone // feed skips it
+	case frontTrying:
+		if s := ks.session; s.state == opening && s.load == 1 {
+			s.unwanted = true // its only purpose was this try
+			s.cancel()
+		}
+	}
+	m.drop(ks)
+}

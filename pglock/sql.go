@@ -1,0 +1,242 @@
+package pglock
+
+import (
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Every request on a lock session is one message of the simple query protocol: between the first message of the extended
+// protocol and its Sync none of the server's timers runs, and a holder that freezes there keeps its lock for good.
+// https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY
+//
+// So values are written into the text: numbers as literals, texts through textLiteral, which is plain ASCII whatever the
+// text, the client encoding or standard_conforming_strings are.
+
+const (
+	// beginSQL overrides the defaults of a role or database that would make taking a lock fail or wait.
+	beginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE NOT DEFERRABLE;"
+
+	// infoSQL reads what budgets and slices depend on. A time-out of -1 means never.
+	infoSQL = `SELECT current_setting('max_locks_per_transaction')::bigint
+  * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint),
+  (SELECT min(extract(epoch from current_setting(n, true)::interval) * 1000)::bigint
+     FROM unnest(array['log_min_duration_statement', 'log_min_duration_sample', 'auto_explain.log_min_duration']) n
+    WHERE current_setting(n, true)::interval >= '0'),
+  (extract(epoch from current_setting('deadlock_timeout')::interval) * 1000)::bigint;`
+)
+
+// statements are the texts that depend on the schema.
+type statements struct {
+	schema string // quoted
+}
+
+// textLiteral returns an SQL expression for s.
+func textLiteral(s string) string {
+	return "convert_from(decode('" + hex.EncodeToString([]byte(s)) + "','hex'),'UTF8')"
+}
+
+// appendLocks appends two array arguments: the packed IDs, and their kinds or NULL where all are plain.
+func appendLocks(b []byte, keys []int64, kinds []int, plain bool) []byte {
+	if len(keys) == 0 {
+		return append(b, "NULL,NULL"...)
+	}
+	b = append(b, '\'', '{')
+	for i, k := range keys {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, k, 10)
+	}
+	b = append(b, '}', '\'', ',')
+	if plain {
+		return append(b, "NULL"...)
+	}
+	b = append(b, '\'', '{')
+	for i, k := range kinds {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(k), 10)
+	}
+	return append(b, '}', '\'')
+}
+
+// lockArgs collects the array arguments of one statement. Its zero value is empty; reset keeps the memory.
+type lockArgs struct {
+	keys  []int64
+	kinds []int
+	mixed bool // some kind is not 0
+}
+
+func (a *lockArgs) add(id LockID, mode lockMode) {
+	key, kind := id.packed(mode)
+	a.keys = append(a.keys, key)
+	a.kinds = append(a.kinds, kind)
+	a.mixed = a.mixed || kind != 0
+}
+
+func (a *lockArgs) reset() {
+	a.keys, a.kinds, a.mixed = a.keys[:0], a.kinds[:0], false
+}
+
+func (a *lockArgs) appendTo(b []byte) []byte {
+	return appendLocks(b, a.keys, a.kinds, !a.mixed)
+}
+
+// acquire is the message that tries to take locks on a connection that is not ours yet. pid is 0 behind an allowed pooler.
+func (st statements) acquire(pid uint32, owner, settings string, adopt, first bool, locks *lockArgs) string {
+	b := append(make([]byte, 0, 1024), beginSQL...)
+	if adopt || first {
+		b = append(b, infoSQL...)
+	}
+	b = append(b, "SELECT outcome,detail,message,backend,tokens FROM "...)
+	b = append(b, st.schema...)
+	b = append(b, ".acquire("...)
+	b = appendPID(b, pid)
+	b = appendText(b, owner)
+	b = append(b, settings...)
+	b = append(b, ',')
+	b = strconv.AppendBool(b, adopt)
+	b = append(b, ',')
+	b = strconv.AppendBool(b, first)
+	b = append(b, ',')
+	b = locks.appendTo(b)
+	return string(append(b, ");COMMIT"...))
+}
+
+// newReign raises the base of tokens. It has to be durable here before a token is drawn, and must not wait for a standby.
+func (st statements) newReign() string {
+	return beginSQL + "SET LOCAL synchronous_commit TO local;SELECT " + st.schema + ".new_reign();COMMIT"
+}
+
+// workArgs is what one message on a session of ours asks for.
+type workArgs struct {
+	pid          uint32
+	owner        string
+	held         int // least number of locks that must show; 0: do not look
+	name         string
+	clean        bool
+	unlock, take lockArgs
+	again        lockArgs // what a slice may have counted twice, to be unlocked once more
+}
+
+func (st statements) work(b []byte, a *workArgs) []byte {
+	b = append(b, "SELECT outcome,detail,message,unlocked,tokens,clock FROM "...)
+	b = append(b, st.schema...)
+	b = append(b, ".work("...)
+	b = appendPID(b, a.pid)
+	b = appendText(b, a.owner)
+	if a.held > 0 {
+		b = strconv.AppendInt(b, int64(a.held), 10)
+		b = append(b, ',')
+	} else {
+		b = append(b, "NULL,"...)
+	}
+	b = appendText(b, a.name)
+	b = strconv.AppendBool(b, a.clean)
+	b = append(b, ',')
+	b = a.unlock.appendTo(b)
+	b = append(b, ',')
+	b = a.take.appendTo(b)
+	return append(b, ')')
+}
+
+// undo appends a statement that unlocks whatever of the locks is still held.
+func (st statements) undo(b []byte, locks *lockArgs) []byte {
+	b = append(b, ";SELECT "...)
+	b = append(b, st.schema...)
+	b = append(b, ".undo("...)
+	b = locks.appendTo(b)
+	return append(b, ')')
+}
+
+// wait is one slice of waiting.
+func (st statements) wait(pid uint32, owner string, slice time.Duration, id LockID, mode lockMode) string {
+	b := append(make([]byte, 0, 160), "SELECT outcome,detail,message,tokens FROM "...)
+	b = append(b, st.schema...)
+	b = append(b, ".wait("...)
+	b = appendPID(b, pid)
+	b = appendText(b, owner)
+	b = strconv.AppendInt(b, slice.Milliseconds(), 10)
+	key, kind := id.packed(mode)
+	b = append(b, ",'"...)
+	b = strconv.AppendInt(b, key, 10)
+	b = append(b, "',"...)
+	b = strconv.AppendInt(b, int64(kind), 10)
+	return string(append(b, "::smallint)"...))
+}
+
+// verifySQL asks whether this very lock is held by this very backend.
+func verifySQL(id LockID, mode lockMode) string {
+	classID, objID, objSubID := id.id.PgLocks()
+	name := "ExclusiveLock"
+	if mode == shared {
+		name = "ShareLock"
+	}
+	return "SELECT count(*) FROM pg_locks WHERE locktype='advisory' AND granted AND pid=pg_backend_pid() AND classid=" +
+		strconv.FormatUint(uint64(classID), 10) + " AND objid=" + strconv.FormatUint(uint64(objID), 10) +
+		" AND objsubid=" + strconv.Itoa(int(objSubID)) + " AND mode='" + name + "'"
+}
+
+func appendPID(b []byte, pid uint32) []byte {
+	if pid == 0 {
+		return append(b, "NULL,"...)
+	}
+	b = strconv.AppendUint(b, uint64(pid), 10)
+	return append(b, ',')
+}
+
+func appendText(b []byte, s string) []byte {
+	if s == "" {
+		return append(b, "NULL,"...)
+	}
+	b = append(b, textLiteral(s)...)
+	return append(b, ',')
+}
+
+// settings returns the session settings of a lock session as an SQL array of names and values, without those that this
+// server has refused. All of them may be set by any role. They are set by statement and never as startup parameters, which
+// poolers refuse or drop.
+//
+// The lease is idle_session_timeout; statement_timeout, transaction_timeout and idle_in_transaction_session_timeout bound
+// what that timer does not see. Keepalives and tcp_user_timeout find a dead socket, never before the lease is over;
+// client_connection_check_interval lets the backend of a dead waiter leave the queue. synchronous_commit is off because
+// a draw need not be durable, the reign makes up for it, and because with a synchronous standby down a commit would hang
+// with the lock held.
+func settings(lease time.Duration, owner, name string, refused map[string]bool) string {
+	ms := strconv.FormatInt(lease.Milliseconds(), 10)
+	seconds := strconv.FormatInt(max(1, int64(lease.Seconds()/3)), 10)
+	list := [][2]string{
+		{"idle_session_timeout", ms},
+		{"statement_timeout", ms},
+		{"transaction_timeout", ms},
+		{"idle_in_transaction_session_timeout", ms},
+		{"lock_timeout", "1000"},
+		{"tcp_user_timeout", strconv.FormatInt((lease + time.Second).Milliseconds(), 10)},
+		{"tcp_keepalives_idle", seconds},
+		{"tcp_keepalives_interval", seconds},
+		{"tcp_keepalives_count", "4"},
+		{"client_connection_check_interval", strconv.FormatInt(min(1000, lease.Milliseconds()/3), 10)},
+		{"synchronous_commit", "off"},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+	}
+	var b strings.Builder
+	b.WriteString("array[")
+	for _, s := range list {
+		if !refused[s[0]] {
+			b.WriteString("'" + s[0] + "','" + s[1] + "',")
+		}
+	}
+	if owner != "" {
+		b.WriteString("'" + ownerSetting + "'," + textLiteral(owner) + ",")
+	}
+	b.WriteString("'application_name'," + textLiteral(name) + "]")
+	return b.String()
+}
+
+// ownerSetting marks a backend as ours behind a pooler. The functions of the migrations read it.
+const ownerSetting = "pglock.owner"

@@ -1,0 +1,71 @@
+package pglock
+
+import "context"
+
+// A Tracer is told of attempts to acquire. It may implement [ReleaseTracer] and [LossTracer] too. Its methods are called
+// from many goroutines at a time and must return quickly.
+type Tracer interface {
+	// TraceAcquireStart is called before an attempt. The context that it returns is handed to TraceAcquireEnd.
+	TraceAcquireStart(ctx context.Context, data TraceAcquireStartData) context.Context
+	// TraceAcquireEnd is called with the outcome.
+	TraceAcquireEnd(ctx context.Context, data TraceAcquireEndData)
+}
+
+// A ReleaseTracer is told of releases.
+type ReleaseTracer interface {
+	TraceReleaseStart(ctx context.Context, data TraceReleaseStartData) context.Context
+	TraceReleaseEnd(ctx context.Context, data TraceReleaseEndData)
+}
+
+// A LossTracer is told of each lock that is lost, after its context has ended.
+type LossTracer interface {
+	TraceLoss(ctx context.Context, data TraceLossData)
+}
+
+// TraceAcquireStartData describes an attempt. Key is the lock ID where Config.HideKeys is set, here and below.
+type TraceAcquireStartData struct {
+	Op  string // "acquire", "try acquire", …
+	Key string
+}
+
+// TraceAcquireEndData is the outcome of an attempt.
+type TraceAcquireEndData struct {
+	Lock *Lock // nil if Err is not
+	Err  error
+}
+
+// TraceReleaseStartData describes a release.
+type TraceReleaseStartData struct {
+	Lock *Lock
+}
+
+// TraceReleaseEndData is the outcome of a release.
+type TraceReleaseEndData struct {
+	Lock *Lock
+	Err  error
+}
+
+// TraceLossData describes a loss.
+type TraceLossData struct {
+	Lock *Lock
+	Err  error
+}
+
+func (m *manager) traceReleaseStart(ctx context.Context, l *Lock) context.Context {
+	if tracer, ok := m.config.Tracer.(ReleaseTracer); ok {
+		return tracer.TraceReleaseStart(ctx, TraceReleaseStartData{Lock: l})
+	}
+	return ctx
+}
+
+func (m *manager) traceReleaseEnd(ctx context.Context, l *Lock, err error) {
+	if tracer, ok := m.config.Tracer.(ReleaseTracer); ok {
+		tracer.TraceReleaseEnd(ctx, TraceReleaseEndData{Lock: l, Err: err})
+	}
+}
+
+func (m *manager) traceLoss(l *Lock, err error) {
+	if tracer, ok := m.config.Tracer.(LossTracer); ok {
+		tracer.TraceLoss(l.Context(), TraceLossData{Lock: l, Err: err})
+	}
+}
