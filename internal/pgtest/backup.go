@@ -5,18 +5,30 @@ import (
 	"errors"
 	"path/filepath"
 	"strconv"
+
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
 )
 
-// Backup is a copy of a server's data folder, from which servers can be
-// started with FromBackup.
+// Backup is a copy of a server's data, from which servers can be started with
+// FromBackup.
 type Backup struct {
-	folder *folder
+	folder *folder // nil for a copy in Docker
 	binDir string
+
+	image  string // of a copy in Docker
+	docker *testcontainers.DockerClient
+	dog    *watchdog
 }
 
-// BaseBackup takes a base backup of the running server. On success the caller
-// closes it; otherwise nothing is left.
+// BaseBackup copies the running server's data: with pg_basebackup, or in Docker
+// as a snapshot of its file system. On success the caller closes the copy, which
+// is otherwise gone with the process, before the server; on failure nothing is
+// left.
 func (s *Server) BaseBackup(ctx context.Context) (*Backup, error) {
+	if c, ok := s.driver.(*container); ok {
+		return c.backup(ctx)
+	}
 	return s.takeBackup(func(l *local, dir string) error {
 		program, err := l.bin.program("pg_basebackup")
 		if err != nil {
@@ -30,6 +42,9 @@ func (s *Server) BaseBackup(ctx context.Context) (*Backup, error) {
 func (s *Server) Snapshot(ctx context.Context) (*Backup, error) {
 	s.life.Lock()
 	defer s.life.Unlock()
+	if c, ok := s.driver.(*container); ok {
+		return c.backup(ctx)
+	}
 	return s.takeBackup(func(l *local, dir string) error {
 		if c := l.current(); c == nil || !c.ended() {
 			return errors.New("the server is running; Stop it, or take a BaseBackup")
@@ -56,8 +71,18 @@ func (s *Server) takeBackup(take func(l *local, dir string) error) (*Backup, err
 
 func (b *Backup) dataDir() string { return filepath.Join(b.folder.path, "data") }
 
-// Close removes the copy, as the end of the process does.
-func (b *Backup) Close() error { return b.folder.close() }
+// Close removes the copy, as the end of the process does. Call it once.
+func (b *Backup) Close() error {
+	switch {
+	case b.folder != nil:
+		return b.folder.close()
+	case b.dog != nil:
+		return b.dog.close()
+	default:
+		_, err := b.docker.ImageRemove(context.Background(), b.image, client.ImageRemoveOptions{Force: true})
+		return err
+	}
+}
 
 // onThisMachine is the local server, or the reason why there is none.
 func (s *Server) onThisMachine() (*local, error) {
@@ -72,6 +97,9 @@ func (s *Server) onThisMachine() (*local, error) {
 
 // Dump is what pg_dump writes for the database: SQL that Restore can run.
 func (s *Server) Dump(ctx context.Context, database string) ([]byte, error) {
+	if c, ok := s.driver.(*container); ok {
+		return c.dump(ctx, orSuperuser(database))
+	}
 	l, err := s.onThisMachine()
 	if err != nil {
 		return nil, err
@@ -86,6 +114,9 @@ func (s *Server) Dump(ctx context.Context, database string) ([]byte, error) {
 // Restore runs a dump in an existing database of this server. It stops at the
 // first error.
 func (s *Server) Restore(ctx context.Context, database string, dump []byte) error {
+	if c, ok := s.driver.(*container); ok {
+		return c.restore(ctx, orSuperuser(database), dump)
+	}
 	l, err := s.onThisMachine()
 	if err != nil {
 		return err

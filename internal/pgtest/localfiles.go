@@ -3,7 +3,6 @@ package pgtest
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -40,11 +39,12 @@ func freePort() (int, error) {
 // writeConfig replaces postgresql.conf and pg_hba.conf. Settings are not given
 // on the command line, where ALTER SYSTEM could not override them.
 func (l *local) writeConfig() error {
-	var conf strings.Builder
-	settings := l.settings()
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(settings[name], "'", "''"))
-	}
+	conf := l.opts.conf(map[string]string{
+		"listen_addresses":        strings.Join(append([]string{"127.0.0.1"}, l.opts.listen...), ","),
+		"port":                    strconv.Itoa(l.port),
+		"unix_socket_directories": l.folder.path,
+		"logging_collector":       "off",
+	})
 	hba := slices.Clone(l.opts.hba)
 	hba = append(
 		hba,
@@ -57,33 +57,9 @@ func (l *local) writeConfig() error {
 		hba = append(hba, "host all all all trust", "host replication all all trust")
 	}
 	return errors.Join(
-		l.writeData("postgresql.conf", conf.String()),
+		l.writeData("postgresql.conf", conf),
 		l.writeData("pg_hba.conf", strings.Join(hba, "\n")+"\n"),
 	)
-}
-
-func (l *local) settings() map[string]string {
-	settings := map[string]string{
-		"listen_addresses":        strings.Join(append([]string{"127.0.0.1"}, l.opts.listen...), ","),
-		"port":                    strconv.Itoa(l.port),
-		"unix_socket_directories": l.folder.path,
-		"max_connections":         "300",
-		"shared_buffers":          "32MB",
-		"max_wal_size":            "256MB",
-		"wal_keep_size":           "256MB", // a standby that lags must be able to catch up
-		"wal_level":               "replica",
-		"max_wal_senders":         "10",
-		"log_line_prefix":         "%m [%p] ",
-		"logging_collector":       "off",
-		"timezone":                "UTC",
-		"log_timezone":            "UTC",
-		"fsync":                   "off",
-	}
-	if l.opts.durable {
-		settings["fsync"] = "on"
-	}
-	maps.Copy(settings, l.opts.settings)
-	return settings
 }
 
 // writeData writes a file of the data folder.

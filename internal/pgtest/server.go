@@ -71,6 +71,8 @@ func Start(ctx context.Context, opts ...Option) (*Server, error) {
 	}
 	ways := []way{{"server binaries", startLocal}, {"Docker", startContainer}}
 	switch {
+	case o.backup != nil && o.backup.image != "":
+		return startContainer(ctx, o)
 	case o.binDir != "" || os.Getenv("PGLOCK_PG_BIN") != "":
 		return startLocal(ctx, o)
 	case os.Getenv("PGLOCK_PG_IMAGE") != "":
@@ -142,12 +144,17 @@ func (s *Server) SocketDSN(database string) string {
 	if s.local == nil {
 		return ""
 	}
-	if database == "" {
-		database = superuser
-	}
 	query := url.Values{"host": {s.local.folder.path}, "port": {strconv.Itoa(s.local.port)}, "sslmode": {"disable"}}
-	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: query.Encode()}
+	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + orSuperuser(database), RawQuery: query.Encode()}
 	return u.String()
+}
+
+// orSuperuser is the database that "" stands for.
+func orSuperuser(database string) string {
+	if database == "" {
+		return superuser
+	}
+	return database
 }
 
 // Dir is the folder that has the server's data, socket and log, "" if it is
