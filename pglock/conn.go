@@ -66,7 +66,7 @@ func dial(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
 	}
 	if config.AfterConnect != nil {
 		if err := config.AfterConnect(ctx, conn); err != nil {
-			discard(conn)
+			discard(conn) //nolint:contextcheck // closing has a bound of its own
 			return nil, fmt.Errorf("%w: AfterConnect: %w", ErrUnavailable, err)
 		}
 	}

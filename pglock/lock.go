@@ -21,7 +21,7 @@ type Lock struct {
 	id      LockID
 	mode    lockMode
 	token   int64
-	values  context.Context // the acquirer's, for its values
+	values  context.Context //nolint:containedctx // the acquirer's, for its values; its end is not the lock's
 	raced   bool            // may be counted twice on the server
 
 	// Guarded by manager.mu.
@@ -32,8 +32,8 @@ type Lock struct {
 
 	cause atomic.Pointer[error] // why it ended; nil while held
 
-	mu     sync.Mutex // guards the two below; nothing else is done under it
-	ctx    context.Context
+	mu     sync.Mutex      // guards the two below; nothing else is done under it
+	ctx    context.Context //nolint:containedctx // the lock's own life
 	cancel context.CancelCauseFunc
 }
 

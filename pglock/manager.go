@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// slices shorter than this cost more in statements than polling does
+// minSlice is the shortest slice of waiting that is worth it: shorter ones cost more in statements than polling does.
 const minSlice = 100 * time.Millisecond
 
 // A manager is the connection manager: it owns every session, decides which one serves a request, and keeps the budgets.

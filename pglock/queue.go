@@ -9,7 +9,7 @@ import (
 
 // A waiter is one call of a method that acquires. Guarded by manager.mu, except for ctx, key, mode, try and done.
 type waiter struct {
-	ctx  context.Context
+	ctx  context.Context //nolint:containedctx // the call that waits; it ends with it
 	key  string
 	mode lockMode
 	try  bool      // wants an answer now
@@ -306,6 +306,7 @@ func (m *manager) unwanted(ks *keyState) {
 		ks.front = frontNone
 	case frontStarved:
 		ks.front = frontNone // feed skips it
+	case frontNone, frontWaiting: // a waiting session sees for itself that nobody is left
 	case frontTrying:
 		if s := ks.session; s.state == opening && s.load == 1 {
 			s.unwanted = true // its only purpose was this try

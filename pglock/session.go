@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,7 @@ const (
 // heartbeats. Requests that come while a round trip is out go together in the next one. It never connects again.
 type session struct {
 	m      *manager
-	ctx    context.Context // of opening; values of the first caller's, ended when nobody wants the session any more
+	ctx    context.Context //nolint:containedctx // of opening; it ends when nobody wants the session any more
 	cancel context.CancelFunc
 	mark   string // owner mark behind an allowed pooler
 
@@ -88,7 +89,7 @@ func (s *session) wake() {
 	}
 }
 
-// run is the owner. It ends when the session has ended.
+// run is the owner. It ends when the session has ended, and so outlives the call that started it.
 func (s *session) run() {
 	defer s.m.wg.Done()
 	defer s.cancel()
@@ -325,7 +326,7 @@ func (s *session) lose(err error) {
 	m := s.m
 	m.mu.Lock()
 	m.retire(s)
-	locks := append([]*Lock(nil), s.locks...)
+	locks := slices.Clone(s.locks)
 	m.mu.Unlock()
 
 	lost := 0
@@ -347,10 +348,10 @@ func (s *session) end(err error) {
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, p := range append(s.batch.pings, s.pings...) {
+	for _, p := range slices.Concat(s.batch.pings, s.pings) {
 		p.done <- fmt.Errorf("%w: %w", ErrLost, err)
 	}
-	tries := append(s.batch.tries, s.tries...)
+	tries := slices.Concat(s.batch.tries, s.tries)
 	locks := s.locks
 	s.batch, s.unlocks, s.tries, s.pings, s.locks = batch{}, nil, nil, nil, nil
 	waited := s.waitFor
