@@ -98,9 +98,9 @@ create function "pglock".fence_table(target regclass, column_name text default '
 language plpgsql set search_path = pg_catalog, pg_temp
 as $pglock$
 begin
-  execute format('create trigger pglock_fence_1 before update of %I on %s for each row execute function "pglock".fence_row(%L, %L)',
-                 column_name, target, 'named', column_name);
-  execute format('create trigger pglock_fence_2 before insert or update on %s for each row execute function "pglock".fence_row(%L, %L)',
-                 target, 'check', column_name);
+  execute format('create trigger pglock_fence_1 before update of %I on %s for each row execute function %s.fence_row(%L, %L)',
+                 column_name, target, '"pglock"', 'named', column_name);
+  execute format('create trigger pglock_fence_2 before insert or update on %s for each row execute function %s.fence_row(%L, %L)',
+                 target, '"pglock"', 'check', column_name);
 end
 $pglock$;

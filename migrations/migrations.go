@@ -69,5 +69,6 @@ func read(name, schema string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("migration %s: %w", name, err)
 	}
-	return strings.ReplaceAll(string(text), Schema, schema), nil
+	quoted := strings.ReplaceAll(schema, "'", "''") // within a literal, as in '"pglock".tokens'
+	return strings.NewReplacer("'"+Schema, "'"+quoted, Schema, schema).Replace(string(text)), nil
 }

@@ -112,6 +112,11 @@ func discard(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // nothing can be done about a connection that does not close
+	// Where a request was cut short pgx closes in a goroutine of its own, after it has cancelled the request.
+	select {
+	case <-conn.PgConn().CleanupDone():
+	case <-ctx.Done():
+	}
 }
 
 // adopt makes the connection ours.

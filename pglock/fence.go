@@ -78,7 +78,7 @@ func (f Fencer) fenceAll(ctx context.Context, tx pgx.Tx, token int64, resources 
 // FencedTx calls fn in a transaction of its own that Fence lets go on, and commits it if fn returns nil. If the fence
 // refuses, fn is not called. If fn returns an error or panics, or the commit fails, nothing of it remains.
 func (f Fencer) FencedTx(ctx context.Context, db DB, token int64, resource string, fn func(pgx.Tx) error) error {
-	return f.inTx(ctx, db, "fenced tx", func(tx pgx.Tx) error {
+	return inTx(ctx, db, "fenced tx", readWrite(), func(tx pgx.Tx) error {
 		if err := f.fenceAll(ctx, tx, token, []string{resource}); err != nil {
 			return &LockError{Op: "fenced tx", Err: err}
 		}
@@ -89,7 +89,7 @@ func (f Fencer) FencedTx(ctx context.Context, db DB, token int64, resource strin
 // Claim makes token the highest of the resources now, before the first write, so that every holder of a lower one is
 // refused from now on. It returns nil when that is committed.
 func (f Fencer) Claim(ctx context.Context, db DB, token int64, resources ...string) error {
-	return f.inTx(ctx, db, "claim", func(tx pgx.Tx) error {
+	return inTx(ctx, db, "claim", readWrite(), func(tx pgx.Tx) error {
 		if err := f.fenceAll(ctx, tx, token, resources); err != nil {
 			return &LockError{Op: "claim", Err: err}
 		}
@@ -103,7 +103,7 @@ func (f Fencer) Prune(ctx context.Context, db DB, unused time.Duration) (forgott
 	if unused <= 0 {
 		return 0, &LockError{Op: "prune", Err: fmt.Errorf("the time %v must be positive", unused)}
 	}
-	err = f.inTx(ctx, db, "prune", func(tx pgx.Tx) error {
+	err = inTx(ctx, db, "prune", readWrite(), func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, "DELETE FROM "+quotedSchema(f.schema())+
 			".fenced_writes WHERE written_at < clock_timestamp() - make_interval(secs => $1)", unused.Seconds())
 		forgotten = tag.RowsAffected()
@@ -112,14 +112,17 @@ func (f Fencer) Prune(ctx context.Context, db DB, unused time.Duration) (forgott
 	return forgotten, err
 }
 
-// inTx runs fn in a transaction that may write whatever the session's default is.
-func (f Fencer) inTx(ctx context.Context, db DB, op string, fn func(pgx.Tx) error) error {
+// readWrite returns options with which a transaction may write whatever the session's default is.
+func readWrite() pgx.TxOptions { return pgx.TxOptions{AccessMode: pgx.ReadWrite} }
+
+// inTx runs fn in a transaction with the given options, or in a savepoint of the transaction that db is.
+func inTx(ctx context.Context, db DB, op string, options pgx.TxOptions, fn func(pgx.Tx) error) error {
 	begin := db.Begin
 	if db, ok := db.(interface {
 		BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 	}); ok {
 		begin = func(ctx context.Context) (pgx.Tx, error) {
-			return db.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadWrite})
+			return db.BeginTx(ctx, options)
 		}
 	}
 	tx, err := begin(ctx)

@@ -180,8 +180,10 @@ func (m *manager) tried(s *session, ks *keyState, token int64, err error) {
 	m.tries--
 	s.load--
 	switch {
-	case s.unwanted:
-		m.dispatch(ks) // whoever came since then has not been asked for
+	case s.unwanted || errors.Is(err, errSessionGone):
+		// Whoever came after the session was given up has not been asked for; and the end of one that was open says nothing
+		// of the next. A connection that cannot be opened ends this.
+		m.dispatch(ks)
 	case err != nil:
 		m.failed(ks, err)
 	case token != 0:
@@ -242,19 +244,23 @@ func (m *manager) denied(ks *keyState) {
 	}
 }
 
-// failed lets the first waiter end with err, or wait for better times. m.mu is held.
+// failed ends the wait of those that want an answer now with err, and of all if err cannot heal. The others wait for better
+// times. m.mu is held.
 func (m *manager) failed(ks *keyState, err error) {
-	head := ks.queue.first
-	switch {
-	case head == nil:
-		m.drop(ks)
-	case head.try || !canHeal(err):
-		m.answer(ks, head, nil, err)
-		m.dispatch(ks)
-	default:
+	heals := canHeal(err)
+	for w := ks.queue.first; w != nil; {
+		next := w.next
+		if w.try || !heals {
+			m.answer(ks, w, nil, err)
+		}
+		w = next
+	}
+	if head := ks.queue.first; head != nil {
 		head.last = err
 		m.pause(ks, err)
+		return
 	}
+	m.drop(ks)
 }
 
 // pause tries again later: soon at first, then less often, and never in step with other processes. m.mu is held.

@@ -122,14 +122,14 @@ func (s *session) step() (stop bool, err error) {
 	}
 	if s.waitFor != nil {
 		ks := s.waitFor
-		if head := ks.queue.first; head != nil && !m.closed {
+		if head, slice := ks.queue.first, m.slice; head != nil && slice >= minSlice {
 			mode := head.mode
 			m.mu.Unlock()
-			return false, s.waitSlice(ks, mode)
+			return false, s.waitSlice(ks, mode, slice)
 		}
 		m.stopWaiting(s)
 		ks.front, ks.session = frontNone, nil
-		m.drop(ks)
+		m.dispatch(ks)
 		m.mu.Unlock()
 		return false, nil
 	}
@@ -261,11 +261,8 @@ func (s *session) handOut(reply reply) error {
 }
 
 // waitSlice waits for ks for a moment.
-func (s *session) waitSlice(ks *keyState, mode lockMode) error {
+func (s *session) waitSlice(ks *keyState, mode lockMode, slice time.Duration) error {
 	m := s.m
-	m.mu.Lock()
-	slice := m.slice
-	m.mu.Unlock()
 	sent := m.now()
 	rows, err := s.conn.roundTrip(m.sql.wait(s.pid, s.mark, slice, ks.id, mode), m.started.Add(s.trusted()))
 	if err != nil {
@@ -359,20 +356,21 @@ func (s *session) end(err error) {
 	for _, l := range locks {
 		m.unlocked(l, fmt.Errorf("%w: %w", ErrLost, err))
 	}
-	if err == nil {
-		err = errSessionOver
+	if s.conn != nil {
+		err = errSessionGone
 	}
 	for _, ks := range tries {
 		m.tried(s, ks, 0, err)
 	}
 	if waited != nil {
 		waited.front, waited.session = frontNone, nil
-		m.failed(waited, err)
+		m.dispatch(waited)
 	}
 }
 
-// errSessionOver is seen only by a try that met a session on its way out, and leads to another attempt.
-var errSessionOver = fmt.Errorf("%w: the session was just closed", ErrUnavailable)
+// errSessionGone is the outcome of a try that met a session on its way out. It leads to a try on another session, and is
+// never seen by a caller.
+var errSessionGone = errors.New("the session has ended")
 
 // pgError makes an error of what a function of the migrations caught.
 func pgError(code, message string) error {
