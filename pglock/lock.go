@@ -27,7 +27,7 @@ type Lock struct {
 	// Guarded by manager.mu.
 	index     int // in session.locks
 	releasing bool
-	done      chan struct{} // closed when the release has ended; nil before it is wanted
+	done      chan struct{} // closed when the lock is out of the books
 	failure   error         // of the release
 
 	cause atomic.Pointer[error] // why it ended; nil while held
@@ -150,10 +150,7 @@ func (l *Lock) release() error {
 	}
 	m := l.m
 	m.mu.Lock()
-	if l.done == nil {
-		l.done = make(chan struct{})
-		m.startRelease(l)
-	}
+	m.startRelease(l)
 	m.mu.Unlock()
 	timer := time.NewTimer(m.config.ReleaseTimeout)
 	defer timer.Stop()
@@ -200,14 +197,10 @@ func (l *Lock) wrap(op string, err error) error {
 // held.
 func (m *manager) startRelease(l *Lock) {
 	s, ks := l.session, l.state
-	if l.releasing {
-		return
+	if l.releasing || s.state == ended {
+		return // on its way out, or out already
 	}
 	l.releasing = true
-	if s.state == ended {
-		m.unlocked(l, ErrLost)
-		return
-	}
 	s.unlocks = append(s.unlocks, l)
 	if l.mode == exclusive && ks.front == frontNone && ks.queue.first != nil && !s.stop && !m.closed {
 		m.tryOn(s, ks)
@@ -237,9 +230,7 @@ func (m *manager) unlocked(l *Lock, err error) {
 		m.count.lost++
 	}
 	l.failure = err
-	if l.done != nil {
-		close(l.done)
-	}
+	close(l.done)
 	if ks.front == frontNone {
 		m.dispatch(ks)
 	}

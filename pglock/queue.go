@@ -202,7 +202,10 @@ func (m *manager) tried(s *session, ks *keyState, token int64, err error) {
 // held.
 func (m *manager) granted(s *session, ks *keyState, mode lockMode, token int64, raced bool) {
 	ks.attempts = 0
-	lock := &Lock{m: m, session: s, state: ks, id: ks.id, mode: mode, token: max(token, 0), raced: raced}
+	lock := &Lock{
+		m: m, session: s, state: ks, id: ks.id, mode: mode, token: max(token, 0), raced: raced,
+		done: make(chan struct{}),
+	}
 	m.load++
 	s.load++
 	lock.index = len(s.locks)
