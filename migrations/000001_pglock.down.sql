@@ -2,8 +2,10 @@
 -- write. The schema itself stays, since an administrator may have made it.
 drop function "pglock".key(text, text);
 drop function "pglock".wait(integer, text, integer, bigint, smallint);
-drop function "pglock".work(integer, text, integer, text, boolean, bigint[], smallint[], bigint[], smallint[]);
-drop function "pglock".acquire(integer, text, text[], boolean, boolean, bigint[], smallint[]);
+drop function "pglock".lock_tx(bigint, smallint, integer);
+drop function "pglock".work(integer, text, integer, text, boolean, bigint[], smallint[], bigint[], smallint[], integer);
+drop function "pglock".acquire(integer, text, text[], boolean, boolean, bigint[], smallint[], integer);
+drop function "pglock".take(bigint[], smallint[], integer);
 drop function "pglock".draw(boolean[], smallint[]);
 drop function "pglock".undo(bigint[], smallint[]);
 drop function "pglock".new_reign();

@@ -84,6 +84,42 @@ begin
 end
 $pglock$;
 
+-- take tries to take locks, in the order given. most is null, or the number of grants after which it stops; 0 means that it
+-- stops at the first lock that somebody else has. What is not tried counts as not taken.
+create function "pglock".take(keys bigint[], kinds smallint[], most integer) returns boolean[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+declare
+  got boolean[];
+  taken boolean;
+  count integer := 0;
+begin
+  if most is null then
+    select array_agg(case coalesce(u.kind, 0)
+                       when 0 then pg_try_advisory_lock(u.key)
+                       when 1 then pg_try_advisory_lock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                       when 2 then pg_try_advisory_lock_shared(u.key)
+                       else pg_try_advisory_lock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                     end)
+      into got
+      from unnest(keys, kinds) as u(key, kind);
+    return got;
+  end if;
+  got := array_fill(false, array[cardinality(keys)]);
+  for i in 1 .. cardinality(keys) loop
+    if coalesce(kinds[i], 0) = 0 then
+      taken := pg_try_advisory_lock(keys[i]);
+    else
+      taken := ("pglock".take(keys[i:i], kinds[i:i], null))[1];
+    end if;
+    got[i] := taken;
+    count := count + taken::int;
+    exit when most = 0 and not taken or most > 0 and count = most;
+  end loop;
+  return got;
+end
+$pglock$;
+
 -- draw gives each lock that was taken its token: 0 where nothing was taken, -1 in shared mode. The base is read after the
 -- lock is held, in a statement and so a snapshot of its own: a base raised in between by somebody who held this key
 -- before is seen. A raise of the base waits for nobody, but an open ALTER SEQUENCE would hold up nextval with the lock held.
@@ -114,7 +150,8 @@ $pglock$;
 -- owner, a name that no other session has, takes its place. Nothing that fails after a lock was taken may leave it held: an
 -- error would roll the settings back and keep the lock, a lock without a lease.
 create function "pglock".acquire(
-  pid integer, owner text, settings text[], adopt boolean, verify boolean, keys bigint[], kinds smallint[],
+  pid integer, owner text, settings text[], adopt boolean, verify boolean,
+  keys bigint[], kinds smallint[], most integer,
   out outcome text, out detail text, out message text, out backend integer, out tokens bigint[])
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
@@ -150,14 +187,7 @@ begin
     if kinds is null and cardinality(keys) = 1 then
       got := array[pg_try_advisory_lock(keys[1])];
     else
-      select array_agg(case coalesce(u.kind, 0)
-                         when 0 then pg_try_advisory_lock(u.key)
-                         when 1 then pg_try_advisory_lock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                         when 2 then pg_try_advisory_lock_shared(u.key)
-                         else pg_try_advisory_lock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                       end)
-        into got
-        from unnest(keys, kinds) as u(key, kind);
+      got := "pglock".take(keys, kinds, most);
     end if;
     if not adopt and not (true = any (got)) then
       outcome := 'held';
@@ -211,7 +241,7 @@ $pglock$;
 -- heartbeat. held is null, or the least number of advisory locks that this backend must show.
 create function "pglock".work(
   pid integer, owner text, held integer, name text,
-  clean boolean, unlock_keys bigint[], unlock_kinds smallint[], keys bigint[], kinds smallint[],
+  clean boolean, unlock_keys bigint[], unlock_kinds smallint[], keys bigint[], kinds smallint[], most integer,
   out outcome text, out detail text, out message text, out unlocked boolean[], out tokens bigint[], out clock bigint)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
@@ -261,14 +291,7 @@ begin
     if kinds is null and cardinality(keys) = 1 then
       got := array[pg_try_advisory_lock(keys[1])];
     else
-      select array_agg(case coalesce(u.kind, 0)
-                         when 0 then pg_try_advisory_lock(u.key)
-                         when 1 then pg_try_advisory_lock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                         when 2 then pg_try_advisory_lock_shared(u.key)
-                         else pg_try_advisory_lock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                       end)
-        into got
-        from unnest(keys, kinds) as u(key, kind);
+      got := "pglock".take(keys, kinds, most);
     end if;
     if true = any (got) then
       tokens := "pglock".draw(got, kinds);
@@ -332,6 +355,30 @@ begin
     get stacked diagnostics detail = returned_sqlstate, message = message_text;
     perform pg_advisory_unlock_all();
     outcome := 'error';
+  end;
+end
+$pglock$;
+
+-- lock_tx waits for a lock that ends with the caller's transaction, for at most ms milliseconds (0: without end). It reports
+-- false when they are over. The block is a savepoint, so that the transaction goes on either way, and lock_timeout is left
+-- as it was.
+create function "pglock".lock_tx(key bigint, kind smallint, ms integer) returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+declare
+  before text := current_setting('lock_timeout');
+begin
+  perform set_config('lock_timeout', ms::text, true);
+  case kind
+    when 0 then perform pg_advisory_xact_lock(key);
+    else perform pg_advisory_xact_lock((key >> 32)::int, (key << 32 >> 32)::int);
+  end case;
+  perform set_config('lock_timeout', before, true);
+  return true;
+exception when lock_not_available then
+  return case kind
+    when 0 then pg_try_advisory_xact_lock(key)
+    else pg_try_advisory_xact_lock((key >> 32)::int, (key << 32 >> 32)::int)
   end;
 end
 $pglock$;

@@ -53,10 +53,10 @@ func (l *Locker) acquire(ctx context.Context, op, key string, mode lockMode, try
 }
 
 func (m *manager) acquire(ctx context.Context, key string, mode lockMode, try bool) (*Lock, error) {
-	if err := checkKey(key); err != nil {
+	id, err := m.config.identify(key)
+	if err != nil {
 		return nil, err
 	}
-	id := m.config.lockID(key)
 	if holds(ctx, m, id) {
 		return nil, ErrDeadlock
 	}
@@ -64,6 +64,11 @@ func (m *manager) acquire(ctx context.Context, key string, mode lockMode, try bo
 		return nil, waitEnded(ctx, nil)
 	}
 	w := &waiter{ctx: ctx, key: key, mode: mode, try: try, done: make(chan bool, 1)}
+	return m.submit(ctx, w, id)
+}
+
+// submit queues w and returns its answer.
+func (m *manager) submit(ctx context.Context, w *waiter, id LockID) (*Lock, error) {
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -71,6 +76,11 @@ func (m *manager) acquire(ctx context.Context, key string, mode lockMode, try bo
 	}
 	m.enqueue(w, id)
 	m.mu.Unlock()
+	return m.await(ctx, w, id)
+}
+
+// await returns the answer to w, or ends its wait with ctx.
+func (m *manager) await(ctx context.Context, w *waiter, id LockID) (*Lock, error) {
 	select {
 	case <-w.done:
 	case <-ctx.Done():

@@ -181,6 +181,11 @@ func classifyServer(pgErr *pgconn.PgError, err error) error {
 	return err
 }
 
+// pgError makes an error of what a function of the migrations caught.
+func pgError(code, message string) error {
+	return classify(&pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: code, Message: message})
+}
+
 // canHeal reports whether waiting may make err go away, so that a waiter should try again.
 func canHeal(err error) bool {
 	if errors.Is(err, ErrClosed) || errors.Is(err, ErrPooler) || errors.Is(err, ErrUnsupportedServer) ||

@@ -44,10 +44,11 @@ func (l *Locker) List(ctx context.Context) ([]Holder, error) {
 
 // Holders returns the sessions that hold the lock of key, and then those that wait for it.
 func (l *Locker) Holders(ctx context.Context, key string) ([]Holder, error) {
-	if err := checkKey(key); err != nil {
+	id, err := l.m.config.identify(key)
+	if err != nil {
 		return nil, l.m.lockError("holders", key, err)
 	}
-	classID, objID, objSubID := l.m.config.lockID(key).id.PgLocks()
+	classID, objID, objSubID := id.id.PgLocks()
 	holders, err := l.m.holders(ctx, holdersSQL+
 		" AND l.classid::bigint = $1 AND l.objid::bigint = $2 AND l.objsubid = $3 ORDER BY l.granted DESC, l.waitstart",
 		int64(classID), int64(objID), objSubID)

@@ -145,19 +145,25 @@ func (l *Lock) Release(ctx context.Context) error {
 func (l *Lock) release() error {
 	_ = l.Err() // a lock whose trust is over is lost, not released
 	l.end(ErrReleased)
-	if cause := *l.cause.Load(); errors.Is(cause, ErrLost) {
-		return cause
-	}
 	m := l.m
 	m.mu.Lock()
 	m.startRelease(l)
 	m.mu.Unlock()
 	timer := time.NewTimer(m.config.ReleaseTimeout)
 	defer timer.Stop()
+	return l.released(timer.C)
+}
+
+// released waits until a release that has begun is answered, at most until timeout. Then it cuts the connection.
+func (l *Lock) released(timeout <-chan time.Time) error {
+	m := l.m
+	if cause := *l.cause.Load(); errors.Is(cause, ErrLost) {
+		return cause
+	}
 	select {
 	case <-l.done:
 		return l.failure // written before done was closed
-	case <-timer.C:
+	case <-timeout:
 		l.session.forceEnd()
 		return fmt.Errorf("%w: the release was not confirmed within %v; the connection is closed, and the lock ends when "+
 			"the server notices, at the latest with its lease", ErrUnavailable, m.config.ReleaseTimeout)
@@ -202,7 +208,7 @@ func (m *manager) startRelease(l *Lock) {
 	}
 	l.releasing = true
 	s.unlocks = append(s.unlocks, l)
-	if l.mode == exclusive && ks.front == frontNone && ks.queue.first != nil && !s.stop && !m.closed {
+	if head := ks.queue.first; l.mode == exclusive && ks.front == frontNone && head != nil && head.takes(s) && !s.stop {
 		m.tryOn(s, ks)
 	}
 	s.wake()
@@ -244,16 +250,5 @@ func (s *session) forceEnd() {
 	s.cancel()
 	if s.conn != nil {
 		_ = s.conn.net.Close() // the owner finds it closed
-	}
-}
-
-func (m *manager) logLoss(s *session, locks []*Lock, err error) {
-	args := []any{"error", err, "locks", len(locks), "backend", s.pid}
-	if len(locks) == 1 {
-		args = append(args, "key", m.label(locks[0].key), "token", locks[0].token)
-	}
-	m.config.Logger.Warn("pglock: lock lost", args...)
-	for _, l := range locks {
-		m.traceLoss(l, err)
 	}
 }

@@ -13,18 +13,23 @@ import (
 //
 // See https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADVISORY-LOCKS.
 type LockID struct {
-	id keyhash.ID
+	id      keyhash.ID
+	problem string
 }
 
 // Int64ID returns the lock ID n, the one of pg_advisory_lock(n).
-func Int64ID(n int64) LockID { return LockID{keyhash.Int64ID(n)} }
+func Int64ID(n int64) LockID { return LockID{id: keyhash.Int64ID(n)} }
 
 // PairID returns the lock ID of the pair (a, b), the one of pg_advisory_lock(a, b).
-func PairID(a, b int32) LockID { return LockID{keyhash.PairID(a, b)} }
+func PairID(a, b int32) LockID { return LockID{id: keyhash.PairID(a, b)} }
 
 // HashID returns the lock ID of key within namespace, as a Locker computes it that has no KeyFunc. The SQL function
 // pglock.key(namespace, name) returns the same number.
-func HashID(namespace, key string) LockID { return LockID{keyhash.ForKey(namespace, key)} }
+func HashID(namespace, key string) LockID { return LockID{id: keyhash.ForKey(namespace, key)} }
+
+// InvalidID is what a KeyFunc returns for a key that it has no lock ID for. Methods then answer ErrInvalidKey and problem,
+// which should say what a valid key looks like.
+func InvalidID(problem string) LockID { return LockID{problem: problem} }
 
 // Int64 returns the number, and false for a pair.
 func (id LockID) Int64() (n int64, ok bool) { return id.id.Int64() }
@@ -56,6 +61,18 @@ const (
 	shared
 )
 
+// identify returns the lock ID of key, or why it cannot be a key.
+func (c *Config) identify(key string) (LockID, error) {
+	if err := checkKey(key); err != nil {
+		return LockID{}, err
+	}
+	id := c.lockID(key)
+	if id.problem != "" {
+		return LockID{}, wrap(ErrInvalidKey, id.problem)
+	}
+	return id, nil
+}
+
 // checkKey reports why key cannot be a key. A NUL or invalid UTF-8 could not be hashed by pglock.key in SQL.
 func checkKey(key string) error {
 	switch {
@@ -77,5 +94,5 @@ func wrap(kind error, text string) error {
 // lockIDFromPgLocks returns the ID of a row of pg_locks.
 func lockIDFromPgLocks(classID, objID uint32, objSubID int16) LockID {
 	id, _ := keyhash.FromPgLocks(classID, objID, objSubID) // an objsubid of neither space cannot be an advisory lock
-	return LockID{id}
+	return LockID{id: id}
 }

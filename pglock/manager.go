@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed35111a8b/pglock/internal/keyhash"
 )
 
 // minSlice is the shortest slice of waiting that is worth it: shorter ones cost more in statements than polling does.
@@ -29,23 +31,26 @@ type manager struct {
 	// the network, for a user's function or for another goroutine may be done under it.
 	mu       sync.Mutex
 	closed   bool
-	keys     map[LockID]*keyState
+	keys     map[keyhash.ID]*keyState
 	sessions map[*session]struct{}
-	idle     []*session  // parked: open, without locks or requests; the last one was used last
-	room     *session    // where the last lock found room, if LocksPerSession allows more there
-	starved  []*keyState // those whose next attempt waits for a budget
-	closing  int         // sessions that hold nothing and whose connection is being closed
-	waiting  int         // sessions that wait, or may be about to
-	load     int         // locks held and tries under way
-	tries    int         // tries under way
-	waiters  int         // callers that wait
-	running  int         // functions of Do and TryDo that run
-	drained  chan struct{}
+	idle     []*session      // parked: open, without locks or requests; the last one was used last
+	room     *session        // where the last lock found room, if LocksPerSession allows more there
+	starved  []*keyState     // those whose next attempt waits for a budget
+	closing  int             // sessions that hold nothing and whose connection is being closed
+	waiting  int             // sessions that wait, or may be about to
+	load     int             // locks held and tries under way
+	tries    int             // tries under way
+	waiters  int             // callers that wait
+	running  int             // functions of Do and TryDo that run
+	drained  chan struct{}   // closed when the Locker is closed and no function of Do runs
+	gone     chan struct{}   // closed, and replaced, when a session is gone
 	refused  map[string]bool // settings that this server knows and refuses
 	verified bool            // advisory locks and the sequence have been checked
 	maxLocks int             // Config.MaxLocks, or what the server's table suggests once it is known
-	slice    time.Duration   // of waiting; 0 until a server said what it may be, negative where slices are too short
-	count    counters
+	// unordered lets sets take their locks as they come, for the test that shows what the order is for.
+	unordered bool
+	slice     time.Duration // of waiting; 0 until a server said what it may be, negative where slices are too short
+	count     counters
 }
 
 // counters are the totals of Stat.
@@ -60,9 +65,10 @@ func newManager(pool *pgxpool.Pool, config Config) *manager {
 		sql:      statements{schema: quotedSchema(config.Schema)},
 		started:  time.Now(),
 		app:      pool.Config().ConnConfig.RuntimeParams["application_name"],
-		keys:     make(map[LockID]*keyState),
+		keys:     make(map[keyhash.ID]*keyState),
 		sessions: make(map[*session]struct{}),
 		drained:  make(chan struct{}),
+		gone:     make(chan struct{}),
 		refused:  make(map[string]bool),
 		maxLocks: config.MaxLocks,
 	}
@@ -71,17 +77,36 @@ func newManager(pool *pgxpool.Pool, config Config) *manager {
 // now is the monotonic clock that trust is counted on.
 func (m *manager) now() time.Duration { return time.Since(m.started) }
 
-// pick finds the session that serves the next try for ks: one with room, a parked one, or a new one. m.mu is held.
-func (m *manager) pick(ks *keyState) (*session, error) {
-	if m.maxLocks > 0 && m.load >= m.maxLocks {
-		return nil, fmt.Errorf("%w: %d locks are held or under way", ErrTooManyLocks, m.load)
+// sessionFor finds the session that serves the next try of w. m.mu is held.
+func (m *manager) sessionFor(w *waiter) (*session, error) {
+	if w.set == nil {
+		return m.pick(w, 1)
 	}
-	if s := m.withRoom(); s != nil {
+	if !w.set.session.usable() {
+		return nil, errSessionGone
+	}
+	return w.set.session, m.roomFor(1)
+}
+
+// roomFor returns an error unless n more locks fit into the budget. m.mu is held.
+func (m *manager) roomFor(n int) error {
+	if m.maxLocks > 0 && m.load+n > m.maxLocks {
+		return fmt.Errorf("%w: %d are wanted, %d are held or under way, %d may be", ErrTooManyLocks, n, m.load, m.maxLocks)
+	}
+	return nil
+}
+
+// pick finds a session for n locks that w wants: one with room, a parked one, or a new one. m.mu is held.
+func (m *manager) pick(w *waiter, n int) (*session, error) {
+	if err := m.roomFor(n); err != nil {
+		return nil, err
+	}
+	if s := m.withRoom(n); s != nil {
 		return s, nil
 	}
-	if n := len(m.idle); n > 0 {
-		s := m.idle[n-1]
-		m.idle = m.idle[:n-1]
+	if last := len(m.idle) - 1; last >= 0 {
+		s := m.idle[last]
+		m.idle = m.idle[:last]
 		s.parked = false
 		m.room = s
 		return s, nil
@@ -89,22 +114,22 @@ func (m *manager) pick(ks *keyState) (*session, error) {
 	if len(m.sessions) >= m.config.MaxSessions {
 		return nil, fmt.Errorf("%w: %d sessions are in use", ErrSessionLimit, len(m.sessions))
 	}
-	s := m.newSession(ks)
+	s := m.newSession(w)
 	m.room = s
 	return s, nil
 }
 
-// withRoom returns a session that can carry one more lock, nil if there is none.
-func (m *manager) withRoom() *session {
-	most := m.config.LocksPerSession
-	if most == 1 {
+// withRoom returns a session that can carry n more locks, nil if there is none. m.mu is held.
+func (m *manager) withRoom(n int) *session {
+	if m.config.LocksPerSession == 1 {
 		return nil
 	}
-	if m.room != nil && m.room.hasRoom(most) {
+	before := m.config.LocksPerSession - n
+	if m.room != nil && m.room.hasRoom(before) {
 		return m.room
 	}
 	for s := range m.sessions {
-		if s.hasRoom(most) && !s.parked {
+		if s.hasRoom(before) && !s.parked {
 			m.room = s
 			return s
 		}
@@ -112,16 +137,15 @@ func (m *manager) withRoom() *session {
 	return nil
 }
 
-// newSession starts a session that first tries for ks. m.mu is held.
-func (m *manager) newSession(ks *keyState) *session {
-	head := ks.queue.first
-	ctx, cancel := context.WithCancel(context.WithoutCancel(head.ctx))
-	s := &session{m: m, ctx: ctx, cancel: cancel, key: head.key}
+// newSession starts a session that first tries for w. m.mu is held.
+func (m *manager) newSession(w *waiter) *session {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.ctx))
+	s := &session{m: m, ctx: ctx, cancel: cancel, key: w.key}
 	if m.config.AllowPooler {
 		s.mark = rand.Text()
 	}
 	// A waiter's session can go on waiting on the connection that its try was made on.
-	if !head.try && m.waiting < m.config.MaxWaiting && m.slice >= 0 {
+	if !w.try && m.waiting < m.config.MaxWaiting && m.slice >= 0 {
 		s.mayWait = true
 		m.waiting++
 	}
@@ -134,7 +158,7 @@ func (m *manager) newSession(ks *keyState) *session {
 
 // startWaiting lets ks wait for a lock that somebody else holds: on s if it is free for that, else by polling. m.mu is held.
 func (m *manager) startWaiting(ks *keyState, s *session) {
-	if s.state != open || s.load > 0 || s.stop {
+	if s.state != open || s.load > 0 || s.stop || ks.queue.first.set != nil {
 		m.pause(ks, nil)
 		return
 	}
@@ -209,6 +233,8 @@ func (m *manager) forget(s *session) {
 		m.closing--
 	}
 	delete(m.sessions, s)
+	close(m.gone)
+	m.gone = make(chan struct{})
 	m.unpark(s)
 	if m.room == s {
 		m.room = nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ func TestMigrateByTwentyReplicasAtOnce(t *testing.T) {
 		pool := pgtest.Pool(t, dsn)
 		locker, err := pglock.New(pool, nil)
 		require.NoError(t, err)
-		defer func() { require.NoError(t, locker.Close(context.Background())) }()
+		t.Cleanup(func() { require.NoError(t, locker.Close(context.Background())) })
 		done.Go(func() {
 			start.Wait()
 			errs[i] = locker.Migrate(t.Context())
@@ -82,8 +83,8 @@ func TestMigrationsDownAndUpAgain(t *testing.T) {
 		for _, m := range all {
 			run(m.Up)
 		}
-		for i := len(all) - 1; i >= 0; i-- {
-			run(all[i].Down)
+		for _, m := range slices.Backward(all) {
+			run(m.Down)
 		}
 		var left int
 		require.NoError(t, conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'pglock'::regnamespace)

@@ -15,7 +15,7 @@ func (s *session) open() error {
 	}
 	for {
 		s.m.mu.Lock()
-		s.tries, s.batch.tries = s.batch.tries[:0], s.tries
+		s.takeTries()
 		s.m.mu.Unlock()
 		again, err := s.firstTries(candidate)
 		if err != nil || !again {
@@ -54,22 +54,18 @@ func (s *session) firstTries(c *candidate) (again bool, err error) {
 // by the trust that its answer could give.
 func (s *session) askCandidate(c *candidate) (reply, time.Duration, error) {
 	m := s.m
-	var locks lockArgs
-	for _, ks := range s.batch.tries {
-		locks.add(ks.id, ks.mode)
-	}
-	pid := c.pid()
+	args := acquireArgs{pid: c.pid(), owner: s.mark, take: &s.work.take, most: s.work.most}
 	if s.mark != "" {
-		pid = 0
+		args.pid = 0
 	}
 	s.name = m.sessionName(s.key)
 	for range maxRefused {
 		m.mu.Lock()
-		adopt, first := s.mayWait, !m.verified
-		list := settings(m.config.Lease, s.mark, s.name, m.refused)
+		args.adopt, args.first = s.mayWait, !m.verified
+		args.settings = settings(m.config.Lease, s.mark, s.name, m.refused)
 		m.mu.Unlock()
 		sent := m.now()
-		rows, err := s.execBounded(c, m.sql.acquire(pid, s.mark, list, adopt, first, &locks))
+		rows, err := s.execBounded(c, m.sql.acquire(args))
 		if err != nil {
 			return reply{}, 0, err
 		}

@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// A waiter is one call of a method that acquires. Guarded by manager.mu, except for ctx, key, mode, try and done.
+// A waiter is one call of a method that acquires. Guarded by manager.mu, except for ctx, key, mode, try, set and done.
 type waiter struct {
 	ctx  context.Context //nolint:containedctx // the call that waits; it ends with it
 	key  string
 	mode lockMode
 	try  bool      // wants an answer now
+	set  *group    // nil for a lock that may be on any session
 	done chan bool // receives one value when lock or err is set
 
 	lock       *Lock
@@ -73,6 +74,7 @@ type keyState struct {
 	front    frontPhase
 	session  *session // of frontTrying and frontWaiting
 	mode     lockMode // of the try under way
+	set      *group   // of the try under way
 	timer    *time.Timer
 	attempts int  // polls since the last change, for the backoff
 	listed   bool // in manager.starved
@@ -80,10 +82,10 @@ type keyState struct {
 
 // enqueue lets w have the lock as soon as it can. m.mu is held.
 func (m *manager) enqueue(w *waiter, id LockID) {
-	ks := m.keys[id]
+	ks := m.keys[id.id]
 	if ks == nil {
 		ks = &keyState{id: id}
-		m.keys[id] = ks
+		m.keys[id.id] = ks
 	}
 	m.waiters++
 	ks.queue.push(w)
@@ -96,6 +98,11 @@ func (m *manager) enqueue(w *waiter, id LockID) {
 		return
 	}
 	m.dispatch(ks)
+}
+
+// takes reports whether w may have a lock on s.
+func (w *waiter) takes(s *session) bool {
+	return w.set == nil || w.set.session == s
 }
 
 // mayTry reports whether w has a chance to get the lock now, as far as this process knows: nobody here holds it, nobody
@@ -122,12 +129,12 @@ func (ks *keyState) blocked(mode lockMode) bool {
 func (m *manager) dispatch(ks *keyState) {
 	for ks.front == frontNone && ks.queue.first != nil && !ks.blocked(ks.queue.first.mode) {
 		head := ks.queue.first
-		s, err := m.pick(ks)
+		s, err := m.sessionFor(head)
 		if err == nil {
 			m.tryOn(s, ks)
 			return
 		}
-		if !head.try || m.closing > 0 && errors.Is(err, ErrSessionLimit) {
+		if !head.try && !errors.Is(err, errSessionGone) || m.closing > 0 && errors.Is(err, ErrSessionLimit) {
 			head.last = err
 			ks.front = frontStarved
 			if !ks.listed {
@@ -143,7 +150,8 @@ func (m *manager) dispatch(ks *keyState) {
 
 // tryOn lets s ask the server for ks. m.mu is held.
 func (m *manager) tryOn(s *session, ks *keyState) {
-	ks.front, ks.session, ks.mode = frontTrying, s, ks.queue.first.mode
+	head := ks.queue.first
+	ks.front, ks.session, ks.mode, ks.set = frontTrying, s, head.mode, head.set
 	m.load++
 	m.tries++
 	s.load++
@@ -154,7 +162,7 @@ func (m *manager) tryOn(s *session, ks *keyState) {
 // drop forgets ks once nothing is known of it. m.mu is held.
 func (m *manager) drop(ks *keyState) {
 	if ks.holder == nil && ks.readers == 0 && ks.queue.first == nil && ks.front == frontNone {
-		delete(m.keys, ks.id)
+		delete(m.keys, ks.id.id)
 	}
 }
 
@@ -216,7 +224,7 @@ func (m *manager) granted(s *session, ks *keyState, mode lockMode, token int64, 
 		ks.readers++
 	}
 	w := ks.queue.first
-	for w != nil && w.mode != mode {
+	for w != nil && (w.mode != mode || !w.takes(s)) {
 		w = w.next
 	}
 	if w == nil {
@@ -294,7 +302,7 @@ func (m *manager) giveUp(w *waiter, id LockID) (answered bool) {
 	if !w.queued {
 		return true
 	}
-	ks := m.keys[id]
+	ks := m.keys[id.id]
 	ks.queue.remove(w)
 	m.waiters--
 	m.count.notAcquired++
@@ -317,8 +325,8 @@ func (m *manager) unwanted(ks *keyState) {
 		ks.front = frontNone // feed skips it
 	case frontNone, frontWaiting: // a waiting session sees for itself that nobody is left
 	case frontTrying:
-		if s := ks.session; s.state == opening && s.load == 1 {
-			s.unwanted = true // its only purpose was this try
+		if s := ks.session; s.state == opening && !s.wanted() {
+			s.unwanted = true
 			s.cancel()
 		}
 	}

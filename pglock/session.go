@@ -2,13 +2,10 @@ package pglock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 type sessionState uint8
@@ -71,9 +68,24 @@ type ping struct {
 	done chan error // receives one value
 }
 
-// hasRoom reports whether one more lock may be taken on s. manager.mu is held.
-func (s *session) hasRoom(most int) bool {
-	return s.state != ended && !s.stop && !s.unwanted && s.waitFor == nil && s.load < most
+// usable reports whether requests may be added to s. manager.mu is held.
+func (s *session) usable() bool {
+	return s.state != ended && !s.stop && !s.unwanted && s.waitFor == nil
+}
+
+// hasRoom reports whether s may take requests and carries at most load locks. manager.mu is held.
+func (s *session) hasRoom(load int) bool {
+	return s.usable() && s.load <= load
+}
+
+// wanted reports whether somebody waits for one of the tries of s. manager.mu is held.
+func (s *session) wanted() bool {
+	for _, ks := range slices.Concat(s.batch.tries, s.tries) {
+		if ks.queue.first != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // busy reports whether requests wait for the owner. manager.mu is held.
@@ -115,14 +127,14 @@ func (s *session) run() {
 func (s *session) step() (stop bool, err error) {
 	m := s.m
 	m.mu.Lock()
-	m.settle(s)
+	m.settle(s) // after a slice or an adoption; the answers to a batch settle by themselves
 	if s.stop && !s.busy() {
 		m.mu.Unlock()
 		return true, nil
 	}
 	if s.waitFor != nil {
 		ks := s.waitFor
-		if head, slice := ks.queue.first, m.slice; head != nil && slice >= minSlice {
+		if head, slice := ks.queue.first, m.slice; head != nil && head.set == nil && slice >= minSlice {
 			mode := head.mode
 			m.mu.Unlock()
 			return false, s.waitSlice(ks, mode, slice)
@@ -183,15 +195,31 @@ func (s *session) takeBatch() {
 	if len(w.again.keys) > 0 {
 		return // nothing may be taken in the message that unlocks once more
 	}
-	b.tries, s.tries = s.tries, b.tries[:0]
-	for _, ks := range b.tries {
-		w.take.add(ks.id, ks.mode)
-	}
-	if len(b.tries) == 1 && s.m.config.LocksPerSession == 1 && b.tries[0].queue.first != nil {
+	s.takeTries()
+	if len(b.tries) == 1 && s.m.config.LocksPerSession == 1 && (w.clean || len(s.locks) == 0) && b.tries[0].queue.first != nil {
 		if name := s.m.sessionName(b.tries[0].queue.first.key); name != s.name {
 			w.name, s.name = name, name
 		}
 	}
+}
+
+// takeTries moves tries to the owner: those of one set that are to stop at some point, or all up to such ones. manager.mu is
+// held.
+func (s *session) takeTries() {
+	b, w := &s.batch, &s.work
+	b.tries = b.tries[:0]
+	w.take.reset()
+	w.most = -1
+	for i, ks := range s.tries {
+		if i == 0 {
+			w.most = ks.set.limit()
+		} else if limit := ks.set.limit(); limit != w.most || limit >= 0 && ks.set != s.tries[0].set {
+			break
+		}
+		b.tries = append(b.tries, ks)
+		w.take.add(ks.id, ks.mode)
+	}
+	s.tries = append(s.tries[:0], s.tries[len(b.tries):]...)
 }
 
 // roundTrip sends one message with all of the batch, or a heartbeat if there is nothing in it, and hands out the answers.
@@ -257,6 +285,7 @@ func (s *session) handOut(reply reply) error {
 		m.tried(s, ks, reply.tokenAt(i), reply.refusal())
 	}
 	b.tries = b.tries[:0]
+	m.settle(s) // in the same breath, so that whoever was just answered finds the session parked
 	return nil
 }
 
@@ -288,91 +317,4 @@ func (s *session) waitSlice(ks *keyState, mode lockMode, slice time.Duration) er
 	ks.front, ks.session, ks.mode = frontNone, nil, mode
 	m.granted(s, ks, mode, token, reply.detail == racedDetail)
 	return nil
-}
-
-// extend moves the trust deadline after the answer to a request that was sent at the given time. The server's timer
-// started after it had received the request, so that counting from the sending errs on the safe side. An answer that
-// comes after the deadline changes nothing: somebody may have been told of the loss.
-func (s *session) extend(sent time.Duration) error {
-	if err := s.checkTrust(); err != nil {
-		return err
-	}
-	s.sent = sent
-	s.trust.Store(int64(sent + s.m.config.Lease - s.m.config.TrustMargin))
-	return s.checkTrust()
-}
-
-func (s *session) trusted() time.Duration { return time.Duration(s.trust.Load()) }
-
-// checkTrust returns the loss if the trust deadline has passed. It needs no lock and does no I/O.
-func (s *session) checkTrust() error {
-	if s.m.now() >= s.trusted() {
-		s.expired.Store(true)
-	}
-	if s.expired.Load() {
-		return errTrustOver
-	}
-	return nil
-}
-
-var errTrustOver = errors.New("no heartbeat was answered in time")
-
-// lose ends a session that broke, or that is no longer trusted: first the contexts of its locks, then the socket, then
-// the requests that were under way.
-func (s *session) lose(err error) {
-	m := s.m
-	m.mu.Lock()
-	m.retire(s)
-	locks := slices.Clone(s.locks)
-	m.mu.Unlock()
-
-	lost := 0
-	for _, l := range locks {
-		if l.lose(err) {
-			lost++
-		}
-	}
-	if lost > 0 {
-		m.logLoss(s, locks, err)
-	}
-	s.conn.abandon()
-	s.end(err)
-}
-
-// end takes the session out of the manager and answers whatever was still asked of it: with err, or by letting it be
-// asked elsewhere.
-func (s *session) end(err error) {
-	m := s.m
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, p := range slices.Concat(s.batch.pings, s.pings) {
-		p.done <- fmt.Errorf("%w: %w", ErrLost, err)
-	}
-	tries := slices.Concat(s.batch.tries, s.tries)
-	locks := s.locks
-	s.batch, s.unlocks, s.tries, s.pings, s.locks = batch{}, nil, nil, nil, nil
-	waited := s.waitFor
-	m.forget(s)
-	for _, l := range locks {
-		m.unlocked(l, fmt.Errorf("%w: %w", ErrLost, err))
-	}
-	if s.conn != nil {
-		err = errSessionGone
-	}
-	for _, ks := range tries {
-		m.tried(s, ks, 0, err)
-	}
-	if waited != nil {
-		waited.front, waited.session = frontNone, nil
-		m.dispatch(waited)
-	}
-}
-
-// errSessionGone is the outcome of a try that met a session on its way out. It leads to a try on another session, and is
-// never seen by a caller.
-var errSessionGone = errors.New("the session has ended")
-
-// pgError makes an error of what a function of the migrations caught.
-func pgError(code, message string) error {
-	return classify(&pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: code, Message: message})
 }

@@ -85,24 +85,35 @@ func (a *lockArgs) appendTo(b []byte) []byte {
 	return appendLocks(b, a.keys, a.kinds, !a.mixed)
 }
 
-// acquire is the message that tries to take locks on a connection that is not ours yet. pid is 0 behind an allowed pooler.
-func (st statements) acquire(pid uint32, owner, settings string, adopt, first bool, locks *lockArgs) string {
+// acquireArgs is what the first message on a connection that is not ours yet asks for.
+type acquireArgs struct {
+	pid      uint32 // 0 behind an allowed pooler
+	owner    string
+	settings string
+	adopt    bool // make it ours whatever the tries bring
+	first    bool // check what is checked once
+	take     *lockArgs
+	most     int
+}
+
+func (st statements) acquire(a acquireArgs) string {
 	b := append(make([]byte, 0, 1024), beginSQL...)
-	if adopt || first {
+	if a.adopt || a.first {
 		b = append(b, infoSQL...)
 	}
 	b = append(b, "SELECT outcome,detail,message,backend,tokens FROM "...)
 	b = append(b, st.schema...)
 	b = append(b, ".acquire("...)
-	b = appendPID(b, pid)
-	b = appendText(b, owner)
-	b = append(b, settings...)
+	b = appendPID(b, a.pid)
+	b = appendText(b, a.owner)
+	b = append(b, a.settings...)
 	b = append(b, ',')
-	b = strconv.AppendBool(b, adopt)
+	b = strconv.AppendBool(b, a.adopt)
 	b = append(b, ',')
-	b = strconv.AppendBool(b, first)
+	b = strconv.AppendBool(b, a.first)
 	b = append(b, ',')
-	b = locks.appendTo(b)
+	b = a.take.appendTo(b)
+	b = appendMost(b, a.most)
 	return string(append(b, ");COMMIT"...))
 }
 
@@ -119,6 +130,7 @@ type workArgs struct {
 	name         string
 	clean        bool
 	unlock, take lockArgs
+	most         int      // grants after which to stop; 0: stop at the first refusal; below 0: try all
 	again        lockArgs // what a slice may have counted twice, to be unlocked once more
 }
 
@@ -140,6 +152,7 @@ func (st statements) work(b []byte, a *workArgs) []byte {
 	b = a.unlock.appendTo(b)
 	b = append(b, ',')
 	b = a.take.appendTo(b)
+	b = appendMost(b, a.most)
 	return append(b, ')')
 }
 
@@ -186,6 +199,13 @@ func appendPID(b []byte, pid uint32) []byte {
 	}
 	b = strconv.AppendUint(b, uint64(pid), 10)
 	return append(b, ',')
+}
+
+func appendMost(b []byte, most int) []byte {
+	if most < 0 {
+		return append(b, ",NULL"...)
+	}
+	return strconv.AppendInt(append(b, ','), int64(most), 10)
 }
 
 func appendText(b []byte, s string) []byte {
