@@ -3,11 +3,9 @@ package pgtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strconv"
-
-	"github.com/moby/moby/client"
-	"github.com/testcontainers/testcontainers-go"
 )
 
 // Backup is a copy of a server's data, from which servers can be started with
@@ -16,15 +14,14 @@ type Backup struct {
 	folder *folder // nil for a copy in Docker
 	binDir string
 
-	image  string // of a copy in Docker
-	docker *testcontainers.DockerClient
-	dog    *watchdog
+	container *container // of a copy in Docker: whose volume has it
+	volume    string
+	name      string
 }
 
-// BaseBackup copies the running server's data: with pg_basebackup, or in Docker
-// as a snapshot of its file system. On success the caller closes the copy, which
-// is otherwise gone with the process, before the server; on failure nothing is
-// left.
+// BaseBackup copies the running server's data with pg_basebackup. On success the
+// caller closes the copy, which is otherwise gone with the process; on failure
+// nothing is left. In Docker the copy is gone with the server too.
 func (s *Server) BaseBackup(ctx context.Context) (*Backup, error) {
 	if c, ok := s.driver.(*container); ok {
 		return c.backup(ctx)
@@ -38,13 +35,10 @@ func (s *Server) BaseBackup(ctx context.Context) (*Backup, error) {
 	})
 }
 
-// Snapshot copies the data folder of a server that is down.
+// Snapshot copies the data folder of a server that is down, but not in Docker.
 func (s *Server) Snapshot(ctx context.Context) (*Backup, error) {
 	s.life.Lock()
 	defer s.life.Unlock()
-	if c, ok := s.driver.(*container); ok {
-		return c.backup(ctx)
-	}
 	return s.takeBackup(func(l *local, dir string) error {
 		if c := l.current(); c == nil || !c.ended() {
 			return errors.New("the server is running; Stop it, or take a BaseBackup")
@@ -73,15 +67,13 @@ func (b *Backup) dataDir() string { return filepath.Join(b.folder.path, "data") 
 
 // Close removes the copy, as the end of the process does. Call it once.
 func (b *Backup) Close() error {
-	switch {
-	case b.folder != nil:
+	if b.container == nil {
 		return b.folder.close()
-	case b.dog != nil:
-		return b.dog.close()
-	default:
-		_, err := b.docker.ImageRemove(context.Background(), b.image, client.ImageRemoveOptions{Force: true})
-		return err
 	}
+	ctx, cancel := cleanupContext()
+	defer cancel()
+	_, err := b.container.exec(ctx, "rm", "-rf", containerBackups+"/"+b.name)
+	return err
 }
 
 // onThisMachine is the local server, or the reason why there is none.
@@ -131,6 +123,20 @@ func (s *Server) Restore(ctx context.Context, database string, dump []byte) erro
 }
 
 // replicationDSN is what a standby connects to.
-func (l *local) replicationDSN(name string) string {
-	return "host=" + l.folder.path + " port=" + strconv.Itoa(l.port) + " user=" + superuser + " application_name=" + name
+func (s *Server) replicationDSN(ctx context.Context, name string) (string, error) {
+	var host string
+	port := "5432"
+	switch d := s.driver.(type) {
+	case *local:
+		host, port = d.folder.path, strconv.Itoa(d.port)
+	case *container:
+		ip, err := d.ctr.ContainerIP(ctx)
+		if err != nil {
+			return "", err
+		}
+		host = ip
+	default:
+		return "", ErrNotOurs
+	}
+	return fmt.Sprintf("host=%s port=%s user=%s application_name=%s", host, port, superuser, name), nil
 }

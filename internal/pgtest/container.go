@@ -11,12 +11,15 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	dockercontainer "github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
@@ -28,10 +31,24 @@ const (
 	containerPort = "5432/tcp"
 	containerConf = "/etc/pgtest.conf"
 	containerHBA  = "/etc/pgtest_hba.conf"
-	// containerData is outside the image's volume, so that a commit of the
-	// container has the data in it.
-	containerData = "/pgdata"
+
+	// Volumes, because the container's own file system can be a slow one.
+	containerData    = "/pgdata"
+	containerBackups = "/pgbackups"
+	containerFrom    = "/pgfrom" // another container's backups
+
+	// dockerInterval is pollInterval for what goes through Docker.
+	dockerInterval = 50 * time.Millisecond
 )
+
+// containerScript fills an empty data volume from a backup before the image's
+// own entry point sees it.
+const containerScript = `
+if [ -n "$PGTEST_FROM" ] && [ ! -s "$PGDATA/PG_VERSION" ]; then
+	cp -a "` + containerFrom + `/$PGTEST_FROM/." "$PGDATA/"
+	[ -z "$PGTEST_STANDBY" ] || : >"$PGDATA/standby.signal"
+fi
+exec docker-entrypoint.sh "$@"`
 
 // container is a server in Docker.
 type container struct {
@@ -54,47 +71,57 @@ func startContainer(ctx context.Context, o *options) (*Server, error) {
 }
 
 func (c *container) image() string {
-	if c.opts.backup != nil {
-		return c.opts.backup.image
-	}
 	if image := os.Getenv("PGLOCK_PG_IMAGE"); image != "" {
 		return image
 	}
 	return defaultImage
 }
 
+// volume has the backups that are taken of this container.
+func (c *container) volume() string { return c.name + "-backups" }
+
 func (c *container) setUp(ctx context.Context) error {
 	var err error
-	if c.dog, err = dockerWatchdog("docker rm -f -v", c.name); err != nil {
+	from := "none"
+	if c.opts.backup != nil {
+		from = c.opts.backup.volume
+	}
+	if c.dog, err = dockerWatchdog(c.name, c.volume(), from); err != nil {
 		return err
 	}
 	if c.docker, err = testcontainers.NewDockerClientWithOpts(ctx); err != nil {
+		return err
+	}
+	host, err := c.daemonHost(ctx)
+	if err != nil {
 		return err
 	}
 	port, err := freePort()
 	if err != nil {
 		return err
 	}
-	if c.ctr, err = postgres.Run(ctx, c.image(), c.customizers(port)...); err != nil {
-		return err
-	}
-	host, err := c.ctr.Host(ctx)
-	if err != nil {
-		return err
-	}
-	if host == "localhost" {
-		host = "127.0.0.1" // the port is published there only
-	}
 	c.base = &url.URL{
 		Scheme: "postgres", User: url.UserPassword(superuser, superuser),
 		Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: "/postgres", RawQuery: "sslmode=disable",
 	}
+	if c.ctr, err = postgres.Run(ctx, c.image(), c.customizers(host, port)...); err != nil {
+		return err
+	}
 	return c.awaitReady(ctx)
 }
 
-// dockerWatchdog removes a thing of Docker's with this process. A creation that
-// was under way when we died may end a moment later.
-func dockerWatchdog(command, name string) (*watchdog, error) {
+// reapContainerScript removes container $1 and the volumes $2 and $3. A creation
+// that was under way when we died may end a moment later. A volume that another
+// container still uses is left to that one's watchdog.
+const reapContainerScript = `
+for wait in 0 1 3; do
+	sleep $wait
+	docker rm -f -v "$1" && docker volume rm -f "$2" && break
+done >/dev/null 2>&1
+docker volume rm -f "$3" >/dev/null 2>&1
+true`
+
+func dockerWatchdog(args ...string) (*watchdog, error) {
 	if _, err := exec.LookPath("docker"); err != nil {
 		return nil, nil
 	}
@@ -104,28 +131,56 @@ func dockerWatchdog(command, name string) (*watchdog, error) {
 			return nil, err
 		}
 	}
-	return newWatchdog(`for wait in 0 1 3; do sleep $wait; `+command+` "$1" && break; done >/dev/null 2>&1; true`, name)
+	return newWatchdog(reapContainerScript, args...)
 }
 
-func (c *container) customizers(port int) []testcontainers.ContainerCustomizer {
+func (c *container) customizers(host string, port int) []testcontainers.ContainerCustomizer {
 	conf := c.opts.conf(map[string]string{"listen_addresses": "*", "hba_file": containerHBA})
-	hba := strings.Join(append(c.opts.hba, "local all all trust", "host all all all trust", "host replication all all trust"), "\n") + "\n"
+	hba := slices.Concat(c.opts.hba, []string{
+		"local all all trust", "local replication all trust",
+		"host all all all trust", "host replication all all trust", "",
+	})
 	file := func(path, content string) testcontainers.ContainerFile {
 		return testcontainers.ContainerFile{Reader: strings.NewReader(content), ContainerFilePath: path, FileMode: 0o644}
 	}
-	published := network.PortBinding{HostPort: strconv.Itoa(port)}
-	if host := os.Getenv("DOCKER_HOST"); host == "" || strings.HasPrefix(host, "unix:") {
-		published.HostIP = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	env := map[string]string{"PGDATA": containerData, "POSTGRES_INITDB_ARGS": "--no-sync", "PGTEST_FROM": "", "PGTEST_STANDBY": ""}
+	if c.opts.backup != nil {
+		env["PGTEST_FROM"] = c.opts.backup.name
+	}
+	if c.opts.standby {
+		env["PGTEST_STANDBY"] = "yes"
 	}
 	return []testcontainers.ContainerCustomizer{
 		testcontainers.WithName(c.name),
-		testcontainers.WithEnv(map[string]string{"PGDATA": containerData}),
-		testcontainers.WithFiles(file(containerConf, conf), file(containerHBA, hba)),
+		testcontainers.WithEnv(env),
+		testcontainers.WithFiles(file(containerConf, conf), file(containerHBA, strings.Join(hba, "\n"))),
+		testcontainers.WithEntrypoint("sh", "-c", containerScript, "pgtest"),
 		testcontainers.WithCmd("postgres", "-c", "config_file="+containerConf),
-		// A port of our choice stays the same over a restart.
-		testcontainers.WithHostConfigModifier(func(hc *dockercontainer.HostConfig) {
-			hc.PortBindings = network.PortMap{network.MustParsePort(containerPort): {published}}
-		}),
+		testcontainers.WithHostConfigModifier(func(hc *dockercontainer.HostConfig) { c.place(hc, host, port) }),
+	}
+}
+
+// place publishes a port of our choice, which stays the same over a restart, on
+// no more addresses than need be, and mounts the volumes.
+func (c *container) place(hc *dockercontainer.HostConfig, host string, port int) {
+	published := network.PortBinding{HostPort: strconv.Itoa(port)}
+	if ip, err := netip.ParseAddr(host); err == nil && !remoteDaemon() {
+		published.HostIP = ip
+	}
+	bindings := []network.PortBinding{published}
+	for _, address := range c.opts.listen {
+		if ip, err := netip.ParseAddr(address); err == nil {
+			bindings = append(bindings, network.PortBinding{HostIP: ip, HostPort: strconv.Itoa(port)})
+		}
+	}
+	hc.PortBindings = network.PortMap{network.MustParsePort(containerPort): bindings}
+	hc.Mounts = append(
+		hc.Mounts,
+		mount.Mount{Type: mount.TypeVolume, Target: containerData},
+		mount.Mount{Type: mount.TypeVolume, Source: c.volume(), Target: containerBackups},
+	)
+	if b := c.opts.backup; b != nil {
+		hc.Mounts = append(hc.Mounts, mount.Mount{Type: mount.TypeVolume, Source: b.volume, Target: containerFrom, ReadOnly: true})
 	}
 }
 
@@ -133,22 +188,29 @@ func (c *container) customizers(port int) []testcontainers.ContainerCustomizer {
 // listens on no port.
 func (c *container) awaitReady(ctx context.Context) error {
 	var last error
-	err := Poll(ctx, "the server in the container", func() bool {
-		conn, err := pgx.Connect(ctx, c.base.String())
-		if err == nil {
-			last = conn.Close(ctx)
+	err := pollEvery(ctx, dockerInterval, "the server in the container", func() bool {
+		if last = c.tryConnect(ctx); last == nil {
 			return true
 		}
-		last = err
 		state, err := c.ctr.State(ctx)
 		if err == nil && !state.Running {
-			text, _ := c.log(ctx)
-			last = fmt.Errorf("the container ended:\n%s", text)
+			text, logErr := c.log(ctx)
+			last = errors.Join(fmt.Errorf("the container ended:\n%s", text), logErr)
 			return true
 		}
 		return false
 	})
 	return errors.Join(err, last)
+}
+
+func (c *container) tryConnect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, c.base.String())
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
 }
 
 func (c *container) start(ctx context.Context) error {
@@ -177,7 +239,7 @@ func (c *container) end(ctx context.Context, signal string) error {
 		return err
 	}
 	var stateErr error
-	err = Poll(ctx, "the container to end", func() bool {
+	err = pollEvery(ctx, dockerInterval, "the container to end", func() bool {
 		state, stateErr = c.ctr.State(ctx)
 		return stateErr != nil || !state.Running
 	})

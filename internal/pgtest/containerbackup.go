@@ -5,25 +5,19 @@ import (
 	"crypto/rand"
 	"strings"
 
-	"github.com/moby/moby/client"
 	tcexec "github.com/testcontainers/testcontainers-go/exec"
 )
 
 // multiplexed takes Docker's framing off what a program in a container wrote.
 func multiplexed() tcexec.ProcessOption { return tcexec.Multiplexed() }
 
-// backup commits the container to an image. Docker pauses it meanwhile, so the
-// copy is what a power failure at that moment would leave: the server that is
-// started from it begins with crash recovery.
+// backup takes a base backup into the container's volume of backups, from which
+// other containers copy it.
 func (c *container) backup(ctx context.Context) (*Backup, error) {
-	name := "pgtest-backup-" + strings.ToLower(rand.Text()[:12])
-	dog, err := dockerWatchdog("docker rmi -f", name)
+	b := &Backup{container: c, volume: c.volume(), name: strings.ToLower(rand.Text()[:12])}
+	_, err := c.exec(ctx, "pg_basebackup", "-U", superuser, "-D", containerBackups+"/"+b.name,
+		"--checkpoint=fast", "--wal-method=stream", "--no-sync")
 	if err != nil {
-		return nil, err
-	}
-	b := &Backup{image: name, dog: dog, docker: c.docker}
-	if _, err := c.docker.ContainerCommit(ctx, c.name, client.ContainerCommitOptions{Reference: name}); err != nil {
-		_ = b.Close() // there may be nothing to remove
 		return nil, err
 	}
 	return b, nil

@@ -2,6 +2,7 @@ package pgtest_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -24,20 +25,34 @@ func TestServerIsGoneWithItsProcess(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			p := pgtest.SpawnRole(t, "serve")
-			said, err := p.Expect(t.Context(), "serving")
+			place, err := p.Expect(t.Context(), "serving")
 			require.NoError(t, err)
-			_, dir, _ := strings.Cut(said, " ")
-			require.DirExists(t, dir)
-			require.NotEmpty(t, processesBelow(t, dir))
+			require.NotEmpty(t, traces(t, place))
 
 			require.NoError(t, end(p))
 			<-p.Done()
-			pgtest.Eventually(t, "server and folder to go", func() bool {
-				_, err := os.Stat(dir)
-				return os.IsNotExist(err) && len(processesBelow(t, dir)) == 0
-			})
+			require.NoError(t, pgtest.Poll(t.Context(), "the server to go", func() bool {
+				return len(traces(t, place)) == 0
+			}))
 		})
 	}
+}
+
+// traces are what is left of a server: its folder and processes, or what
+// Docker has of it.
+func traces(t *testing.T, place string) []string {
+	t.Helper()
+	if !filepath.IsAbs(place) {
+		out, err := exec.CommandContext(t.Context(), "sh", "-c",
+			`docker ps -aq --filter name="$1"; docker volume ls -q --filter name="$1"`, "sh", place).Output()
+		require.NoError(t, err)
+		return strings.Fields(string(out))
+	}
+	found := processesBelow(t, place)
+	if _, err := os.Stat(place); err == nil {
+		found = append(found, place)
+	}
+	return found
 }
 
 // processesBelow lists processes that work in the folder or name it in their

@@ -22,7 +22,7 @@ func serve(ctx context.Context, self *pgtest.Self) error {
 	if err != nil {
 		return err
 	}
-	self.Say("serving", s.DSN(""), s.Dir())
+	self.Say("serving", s.Dir()+s.Container())
 	switch line, err := self.Hear(); {
 	case err != nil:
 		return err

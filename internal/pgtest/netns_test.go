@@ -42,7 +42,9 @@ func TestNetnsBlackHoleIsSilent(t *testing.T) {
 	require.NoError(t, err)
 	var client string
 	require.NoError(t, conn.QueryRow(ctx, "SELECT host(inet_client_addr())").Scan(&client))
-	require.Equal(t, h.IP(), client)
+	if s.Container() == "" { // Docker may show its own address
+		require.Equal(t, h.IP(), client)
+	}
 
 	require.NoError(t, h.BlackHole(ctx))
 	answered := make(chan error, 1)

@@ -9,7 +9,12 @@ import (
 // Poll returns when cond is true; when ctx ends first it returns an error that
 // says what was waited for and matches ctx's.
 func Poll(ctx context.Context, what string, cond func() bool) error {
-	tick := time.NewTicker(pollInterval)
+	return pollEvery(ctx, pollInterval, what, cond)
+}
+
+// pollEvery is Poll for conditions that cost more to look at.
+func pollEvery(ctx context.Context, interval time.Duration, what string, cond func() bool) error {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for !cond() {
 		select {
@@ -19,4 +24,12 @@ func Poll(ctx context.Context, what string, cond func() bool) error {
 		}
 	}
 	return nil
+}
+
+// closeTimeout bounds every clean-up.
+const closeTimeout = 30 * time.Second
+
+// cleanupContext is for what must be done though the test's context is over.
+func cleanupContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), closeTimeout)
 }

@@ -71,7 +71,7 @@ func Start(ctx context.Context, opts ...Option) (*Server, error) {
 	}
 	ways := []way{{"server binaries", startLocal}, {"Docker", startContainer}}
 	switch {
-	case o.backup != nil && o.backup.image != "":
+	case o.backup != nil && o.backup.container != nil:
 		return startContainer(ctx, o)
 	case o.binDir != "" || os.Getenv("PGLOCK_PG_BIN") != "":
 		return startLocal(ctx, o)
@@ -164,6 +164,14 @@ func (s *Server) Dir() string {
 		return ""
 	}
 	return s.local.folder.path
+}
+
+// Container is the name of the server's container, "" if it is in none.
+func (s *Server) Container() string {
+	if c, ok := s.driver.(*container); ok {
+		return c.name
+	}
+	return ""
 }
 
 // Bin is the folder of the server's programs, "" if they are not on this

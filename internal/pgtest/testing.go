@@ -8,15 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
-
-// closeTimeout bounds every clean-up.
-const closeTimeout = 30 * time.Second
 
 // Main runs a package's tests for TestMain: it closes the server that the tests
 // have shared, fails the package if a goroutine is left, and exits. In a process
@@ -117,11 +113,6 @@ func Key(tb testing.TB) string {
 	tb.Helper()
 	name := strings.NewReplacer("/", ".", " ", "_").Replace(tb.Name())
 	return name + "-" + strings.ToLower(rand.Text()[:8])
-}
-
-// cleanupContext is for what must be done though the test's context is over.
-func cleanupContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), closeTimeout)
 }
 
 // NewStandby makes a standby of s and closes it at the end of the test.
