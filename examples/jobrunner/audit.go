@@ -48,34 +48,36 @@ type faultAudit struct {
 	rejected           int           // writes of that holder
 }
 
-// audit compares the database with the schedules, for ticks up to and including until.
+// audit compares the database with the schedules, for ticks up to and including until. It sees the database as it is at
+// one moment, so that runs may go on meanwhile.
 func (s *store) audit(ctx context.Context, jobs []job, until time.Time) (audit, error) {
 	result := audit{until: until}
-	for _, j := range jobs {
-		a, err := s.auditJob(ctx, j, until)
-		if err != nil {
-			return audit{}, fmt.Errorf("audit of %s: %w", j.name, err)
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, s.pool, snapshot, func(tx pgx.Tx) (err error) {
+		for _, j := range jobs {
+			a, err := auditJob(ctx, tx, j, until)
+			if err != nil {
+				return fmt.Errorf("audit of %s: %w", j.name, err)
+			}
+			result.jobs = append(result.jobs, a)
 		}
-		result.jobs = append(result.jobs, a)
-	}
-	var err error
-	if result.faults, err = s.auditFaults(ctx); err != nil {
-		return audit{}, fmt.Errorf("audit of faults: %w", err)
-	}
-	return result, nil
+		result.faults, err = auditFaults(ctx, tx)
+		return err
+	})
+	return result, err
 }
 
-func (s *store) auditJob(ctx context.Context, j job, until time.Time) (jobAudit, error) {
+func auditJob(ctx context.Context, tx pgx.Tx, j job, until time.Time) (jobAudit, error) {
 	a := jobAudit{job: j.name}
 	var since time.Time
-	err := s.pool.QueryRow(ctx, `SELECT since, runs, total,
+	err := tx.QueryRow(ctx, `SELECT since, runs, total,
 		  (SELECT count(*) FROM jobrunner.attempts WHERE job = name),
 		  (SELECT count(*) FROM jobrunner.rejections WHERE job = name)
 		FROM jobrunner.jobs WHERE name = $1`, j.name).Scan(&since, &a.count, &a.total, &a.attempts, &a.rejected)
 	if err != nil {
 		return a, err
 	}
-	runs, err := s.auditRuns(ctx, &a)
+	runs, err := auditRuns(ctx, tx, &a)
 	if err != nil {
 		return a, err
 	}
@@ -84,8 +86,8 @@ func (s *store) auditJob(ctx context.Context, j job, until time.Time) (jobAudit,
 }
 
 // auditRuns adds up the runs of a job, and returns how many there are of each tick.
-func (s *store) auditRuns(ctx context.Context, a *jobAudit) (map[time.Time]int, error) {
-	rows, err := s.pool.Query(ctx, `SELECT scheduled_at, amount, started_at - scheduled_at,
+func auditRuns(ctx context.Context, tx pgx.Tx, a *jobAudit) (map[time.Time]int, error) {
+	rows, err := tx.Query(ctx, `SELECT scheduled_at, amount, started_at - scheduled_at,
 		  EXISTS (SELECT FROM jobrunner.attempts a WHERE a.job = r.job AND a.token > r.token AND a.started_at < r.finished_at)
 		  OR EXISTS (SELECT FROM jobrunner.job_runs o WHERE o.job = r.job AND o.token > r.token AND o.finished_at < r.finished_at)
 		FROM jobrunner.job_runs r WHERE job = $1`, a.job)
@@ -133,8 +135,8 @@ func (a *jobAudit) compare(runs map[time.Time]int, ticks []time.Time, until time
 	}
 }
 
-func (s *store) auditFaults(ctx context.Context) ([]faultAudit, error) {
-	rows, err := s.pool.Query(ctx, `SELECT f.kind, f.job, f.replica, f.token, f.bound, coalesce(a.replica, ''),
+func auditFaults(ctx context.Context, tx pgx.Tx) ([]faultAudit, error) {
+	rows, err := tx.Query(ctx, `SELECT f.kind, f.job, f.replica, f.token, f.bound, coalesce(a.replica, ''),
 		  coalesce(a.started_at - f.at, '0'),
 		  (SELECT count(*) FROM jobrunner.rejections r WHERE r.job = f.job AND r.token = f.token)
 		FROM jobrunner.faults f LEFT JOIN LATERAL (
@@ -142,7 +144,7 @@ func (s *store) auditFaults(ctx context.Context) ([]faultAudit, error) {
 		  ORDER BY started_at LIMIT 1) a ON true
 		ORDER BY f.at`)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("audit of faults: %w", err)
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f faultAudit, err error) {
 		return f, row.Scan(&f.kind, &f.job, &f.replica, &f.token, &f.bound, &f.successor, &f.takeOver, &f.rejected)

@@ -23,12 +23,20 @@ type demo struct {
 	view   *view
 }
 
+const (
+	minDemoLease = time.Second
+	maxDemoLease = 10 * time.Second
+)
+
 // demoCommand runs the demo. It returns errAudit if the audit found something.
 func demoCommand(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	flags := newFlags("demo", stderr)
 	lease := flags.Duration("lease", 2*time.Second, "the replicas' lease")
 	if err := parse(flags, args); err != nil {
 		return err
+	}
+	if *lease < minDemoLease || *lease > maxDemoLease {
+		return fmt.Errorf("-lease %v: the demo, which waits until it ends, works between %v and %v", *lease, minDemoLease, maxDemoLease)
 	}
 	jobs, err := exampleJobs()
 	if err != nil {

@@ -117,11 +117,11 @@ func (d *demo) takeOver(ctx context.Context, holder event) (rejected bool, err e
 	if err != nil {
 		return rejected, err
 	}
-	faults, err := d.store.auditFaults(ctx)
+	a, err := d.store.audit(ctx, d.jobs, time.Time{})
 	if err != nil {
 		return rejected, err
 	}
-	f := faults[len(faults)-1]
+	f := a.faults[len(a.faults)-1]
 	bound := fmt.Sprintf("far less than the lease of %v", d.lease)
 	if f.kind == faultFreeze {
 		bound = fmt.Sprintf("bound: the lease, %s, and %s to be scheduled", ms(d.lease), ms(slack))
