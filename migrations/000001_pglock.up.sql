@@ -150,7 +150,7 @@ $pglock$;
 -- owner, a name that no other session has, takes its place. Nothing that fails after a lock was taken may leave it held: an
 -- error would roll the settings back and keep the lock, a lock without a lease.
 create function "pglock".acquire(
-  pid integer, owner text, settings text[], adopt boolean, verify boolean,
+  pid bigint, owner text, settings text[], adopt boolean, verify boolean,
   keys bigint[], kinds smallint[], most integer,
   out outcome text, out detail text, out message text, out backend integer, out tokens bigint[])
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -207,8 +207,8 @@ begin
       execute 'unlisten *';
     end if;
     if verify then
-      if exists (select from unnest(got, keys, kinds) as u(got, key, kind)
-                  where u.got and not exists (
+      if exists (select from (select * from unnest(got, keys, kinds) as u(got, key, kind) where u.got limit 1) u
+                  where not exists (
                     select from pg_locks l
                      where l.locktype = 'advisory' and l.pid = backend and l.granted
                        and l.classid = ((u.key >> 32) & 4294967295)::oid and l.objid = (u.key & 4294967295)::oid
@@ -240,7 +240,7 @@ $pglock$;
 -- work is every later request on a session that is ours: unlock, then try, in one statement. With nothing to do it is the
 -- heartbeat. held is null, or the least number of advisory locks that this backend must show.
 create function "pglock".work(
-  pid integer, owner text, held integer, name text,
+  pid bigint, owner text, held integer, name text,
   clean boolean, unlock_keys bigint[], unlock_kinds smallint[], keys bigint[], kinds smallint[], most integer,
   out outcome text, out detail text, out message text, out unlocked boolean[], out tokens bigint[], out clock bigint)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -310,7 +310,7 @@ $pglock$;
 -- wait is one slice of waiting, on a session that is ours and holds nothing. lock_timeout may fire although the lock was
 -- granted in that instant; asking once more keeps such a grant, and the lock may then be counted twice.
 create function "pglock".wait(
-  pid integer, owner text, ms integer, key bigint, kind smallint,
+  pid bigint, owner text, ms integer, key bigint, kind smallint,
   out outcome text, out detail text, out message text, out tokens bigint[])
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$

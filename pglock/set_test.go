@@ -1,0 +1,272 @@
+package pglock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed35111a8b/pglock/internal/pgtest"
+	"github.com/seed35111a8b/pglock/pglock"
+)
+
+// shapes are the two ways in which sessions are used; what holds for one holds for the other.
+var shapes = map[string]pglock.Config{
+	"a session per lock": {},
+	"shared sessions":    {LocksPerSession: 1000},
+}
+
+func forShapes(t *testing.T, test func(t *testing.T, config pglock.Config)) {
+	t.Helper()
+	for name, config := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, config)
+		})
+	}
+}
+
+func keysOf(t *testing.T, n int) []string {
+	t.Helper()
+	prefix := pgtest.Key(t)
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("%s/%d", prefix, i)
+	}
+	return keys
+}
+
+func TestTryAcquireAllTakesAllOrNone(t *testing.T) {
+	t.Parallel()
+	forShapes(t, func(t *testing.T, config pglock.Config) {
+		ours, pool := newLocker(t, &config)
+		theirs, _ := newLocker(t, &config)
+		keys := keysOf(t, 20)
+		one, err := theirs.TryAcquire(t.Context(), keys[7])
+		require.NoError(t, err)
+
+		_, err = ours.TryAcquireAll(t.Context(), keys...)
+		require.ErrorIs(t, err, pglock.ErrNotAcquired)
+		for i, key := range keys {
+			if i == 7 {
+				continue
+			}
+			lock, err := theirs.TryAcquire(t.Context(), key)
+			require.NoError(t, err, "a refused set has left %s locked", key)
+			require.NoError(t, lock.Release(t.Context()))
+		}
+		require.NoError(t, one.Release(t.Context()))
+
+		set, err := ours.TryAcquireAll(t.Context(), append(keys, keys[3], keys[3])...)
+		require.NoError(t, err)
+		require.ElementsMatch(t, keys, set.Keys())
+		tokens := map[int64]bool{}
+		for _, key := range keys {
+			require.Positive(t, set.Token(key))
+			tokens[set.Token(key)] = true
+			_, err := theirs.TryAcquire(t.Context(), key)
+			require.ErrorIs(t, err, pglock.ErrNotAcquired)
+			holders, err := ours.Holders(t.Context(), key)
+			require.NoError(t, err)
+			require.Len(t, holders, 1)
+		}
+		require.Len(t, tokens, len(keys), "one token per key")
+		require.Zero(t, set.Token("another"))
+		require.Equal(t, 1, ours.Stat().Sessions)
+		require.NoError(t, set.Verify(t.Context()))
+		require.NoError(t, set.FencedTx(t.Context(), pool, func(pgx.Tx) error { return nil }))
+		require.NoError(t, set.Release(t.Context()))
+		require.NoError(t, set.Release(t.Context()))
+		require.ErrorIs(t, set.Err(), pglock.ErrReleased)
+		require.ErrorIs(t, context.Cause(set.Context()), pglock.ErrReleased)
+		for _, key := range keys {
+			lock, err := theirs.TryAcquire(t.Context(), key)
+			require.NoError(t, err)
+			require.NoError(t, lock.Release(t.Context()))
+		}
+	})
+}
+
+func TestAcquireAllWaitsForTheOneThatIsHeld(t *testing.T) {
+	t.Parallel()
+	forShapes(t, func(t *testing.T, config pglock.Config) {
+		ours, _ := newLocker(t, &config)
+		theirs, _ := newLocker(t, &config)
+		keys := keysOf(t, 10)
+		for _, held := range []string{keys[0], keys[5], keys[9]} {
+			one, err := theirs.TryAcquire(t.Context(), held)
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			_, err = ours.AcquireAll(ctx, keys...)
+			cancel()
+			require.ErrorIs(t, err, pglock.ErrNotAcquired)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Zero(t, ours.Stat().Held)
+
+			got := make(chan *pglock.LockSet, 1)
+			go func() {
+				set, err := ours.AcquireAll(t.Context(), keys...)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- set
+			}()
+			require.NoError(t, pgtest.Poll(t.Context(), "a waiter", func() bool { return ours.Stat().Waiters > 0 }))
+			require.NoError(t, one.Release(t.Context()))
+			set := <-got
+			require.NoError(t, set.Verify(t.Context()))
+			require.NoError(t, set.Release(t.Context()))
+		}
+	})
+}
+
+func TestTenThousandKeysInFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t, pgtest.Setting("max_locks_per_transaction", "1024"))
+	dsn := pgtest.NewDatabase(t, s)
+	proxy := pgtest.ProxyTo(t, s)
+	pool := pgtest.Pool(t, dsn, func(c *pgxpool.Config) {
+		via, err := pgxpool.ParseConfig(s.Via(proxy.Addr(), c.ConnConfig.Database))
+		require.NoError(t, err)
+		c.ConnConfig = via.ConnConfig
+	})
+	locker, err := pglock.New(pool, nil)
+	require.NoError(t, err)
+	defer locker.Close(context.Background())
+	require.NoError(t, locker.Migrate(t.Context()))
+	keys := keysOf(t, 10_000)
+	before := proxy.Counts()
+	start := time.Now()
+	set, err := locker.AcquireAll(t.Context(), keys...)
+	require.NoError(t, err)
+	trips := proxy.Counts().Since(before).RoundTrips()
+	t.Logf("10,000 keys in %v and %d round trips", time.Since(start).Round(time.Millisecond), trips)
+	require.LessOrEqual(t, trips, 4)
+	require.NoError(t, set.Release(t.Context()))
+
+	_, err = locker.TryAcquireAll(t.Context(), keysOf(t, 200_000)...)
+	require.ErrorIs(t, err, pglock.ErrTooManyLocks)
+}
+
+func TestTryAcquireSomeTakesFreeShards(t *testing.T) {
+	t.Parallel()
+	forShapes(t, func(t *testing.T, config pglock.Config) {
+		shards := keysOf(t, 100)
+		held := map[string]bool{}
+		for range 4 {
+			worker, _ := newLocker(t, &config)
+			locks, err := worker.TryAcquireSome(t.Context(), 30, shards...)
+			require.NoError(t, err)
+			for _, lock := range locks {
+				require.False(t, held[lock.Key()], "%s is held twice", lock.Key())
+				held[lock.Key()] = true
+			}
+			require.Equal(t, 1, worker.Stat().Sessions)
+			require.Equal(t, len(locks), worker.Stat().Held)
+		}
+		require.Len(t, held, 100, "30, 30, 30 and the last 10")
+		_, err := func() ([]*pglock.Lock, error) {
+			worker, _ := newLocker(t, &config)
+			locks, err := worker.TryAcquireSome(t.Context(), 1, shards...)
+			require.Empty(t, locks)
+			return locks, err
+		}()
+		require.NoError(t, err)
+	})
+}
+
+func TestSetsRefuseBadInput(t *testing.T) {
+	t.Parallel()
+	locker, _ := newLocker(t, nil)
+	_, err := locker.AcquireAll(t.Context())
+	require.ErrorIs(t, err, pglock.ErrInvalidKey)
+	_, err = locker.TryAcquireAll(t.Context(), "good", "")
+	require.ErrorIs(t, err, pglock.ErrInvalidKey)
+	_, err = locker.TryAcquireSome(t.Context(), 0, "good")
+	require.ErrorContains(t, err, "positive")
+	require.Zero(t, locker.Stat().Held)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = locker.AcquireAll(ended, "good")
+	require.ErrorIs(t, err, context.Canceled)
+	err = locker.Do(t.Context(), pgtest.Key(t), func(ctx context.Context, lock *pglock.Lock) error {
+		_, err := locker.AcquireAll(ctx, "another", lock.Key())
+		return err
+	})
+	require.ErrorIs(t, err, pglock.ErrDeadlock)
+}
+
+// TestOverlappingSetsDoNotDeadlock also shows that it can tell: in the order in which the keys come the workers block each
+// other, and nothing but their deadlines gets them on.
+func TestOverlappingSetsDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	for name, inOrder := range map[string]bool{"in the order of lock IDs": true, "in any order": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.Pool(t, pgtest.Database(t))
+			keys := keysOf(t, 8)
+			var holders [8]atomic.Int32
+			var done, gaveUp atomic.Int32
+			var workers sync.WaitGroup
+			for range 2 {
+				locker, err := pglock.New(pool, &pglock.Config{MaxSessions: 8, MaxWaiting: 4})
+				require.NoError(t, err)
+				require.NoError(t, locker.Migrate(t.Context()))
+				if !inOrder {
+					pglock.Unordered(locker)
+				}
+				for range 4 {
+					workers.Go(func() {
+						for range 10 {
+							workOn(t, locker, keys, &holders, &done, &gaveUp)
+						}
+					})
+				}
+				t.Cleanup(func() { require.NoError(t, locker.Close(context.Background())) })
+			}
+			workers.Wait()
+			t.Logf("%d sets acquired, %d waits ended by their deadline", done.Load(), gaveUp.Load())
+			if inOrder {
+				require.EqualValues(t, 80, done.Load())
+			} else {
+				require.Positive(t, gaveUp.Load())
+			}
+		})
+	}
+}
+
+// workOn acquires a random set, looks whether anybody else is in it, and releases it.
+func workOn(t *testing.T, locker *pglock.Locker, keys []string, holders *[8]atomic.Int32, done, gaveUp *atomic.Int32) {
+	t.Helper()
+	indexes := rand.Perm(len(keys))[:3+rand.N(5)]
+	wanted := make([]string, len(indexes))
+	for i, index := range indexes {
+		wanted[i] = keys[index]
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	set, err := locker.AcquireAll(ctx, wanted...)
+	if err != nil {
+		gaveUp.Add(1)
+		return
+	}
+	for _, index := range indexes {
+		if n := holders[index].Add(1); n != 1 {
+			t.Errorf("%d holders of %s", n, keys[index])
+		}
+	}
+	for _, index := range indexes {
+		holders[index].Add(-1)
+	}
+	if err := set.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	done.Add(1)
+}
