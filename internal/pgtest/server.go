@@ -52,12 +52,13 @@ type Server struct {
 //
 //   - DATABASE_URL: that server, which cannot be crashed or configured. It is
 //     passed over if an option asks for a server of our own.
-//   - PGLOCK_PG_BIN: server binaries in that folder.
-//   - PGLOCK_PG_IMAGE: a container of that image, by testcontainers.
+//   - PGLOCK_PG_BIN: server binaries in that folder, and nothing else.
+//   - PGLOCK_PG_IMAGE: a container of that image, by testcontainers, and nothing
+//     else.
 //   - server binaries in PATH, `pg_config --bindir`, /usr/lib/postgresql/*/bin.
 //   - a container of postgres:17-alpine.
 //
-// If none works, one error names all three ways and what came of each. ctx
+// If none works, one error names all three ways and what came of those tried. ctx
 // bounds the start only. The server is gone when Close has returned or the
 // process has ended, however that came about.
 func Start(ctx context.Context, opts ...Option) (*Server, error) {
@@ -65,22 +66,9 @@ func Start(ctx context.Context, opts ...Option) (*Server, error) {
 	if dsn := os.Getenv("DATABASE_URL"); dsn != "" && !o.own {
 		return startExternal(ctx, dsn)
 	}
-	type way struct {
-		name  string
-		start func(context.Context, *options) (*Server, error)
-	}
-	ways := []way{{"server binaries", startLocal}, {"Docker", startContainer}}
-	switch {
-	case o.backup != nil && o.backup.container != nil:
-		return startContainer(ctx, o)
-	case o.binDir != "" || os.Getenv("PGLOCK_PG_BIN") != "":
-		return startLocal(ctx, o)
-	case os.Getenv("PGLOCK_PG_IMAGE") != "":
-		ways[0], ways[1] = ways[1], ways[0]
-	}
 	tried := []error{errors.New("no PostgreSQL for tests; any of three ways will do: set DATABASE_URL to a server you have, " +
 		"install server binaries (Debian: apt-get install postgresql; or set PGLOCK_PG_BIN), or run Docker")}
-	for _, w := range ways {
+	for _, w := range o.ways() {
 		s, err := w.start(ctx, o)
 		if err == nil {
 			return s, nil
@@ -88,6 +76,28 @@ func Start(ctx context.Context, opts ...Option) (*Server, error) {
 		tried = append(tried, fmt.Errorf("%s: %w", w.name, err))
 	}
 	return nil, errors.Join(tried...)
+}
+
+// way is one of the places where a server of our own can run.
+type way struct {
+	name  string
+	start func(context.Context, *options) (*Server, error)
+}
+
+// ways are those to try, in order. What the caller or the environment names is
+// the only one: the failure of it must not be papered over by another.
+func (o *options) ways() []way {
+	local, docker := way{"server binaries", startLocal}, way{"Docker", startContainer}
+	switch {
+	case o.backup != nil && o.backup.container != nil:
+		return []way{docker}
+	case o.binDir != "" || os.Getenv("PGLOCK_PG_BIN") != "":
+		return []way{local}
+	case os.Getenv("PGLOCK_PG_IMAGE") != "":
+		return []way{docker}
+	default:
+		return []way{local, docker}
+	}
 }
 
 // DSN is a URL for the database on TCP; "" is the database postgres, or the

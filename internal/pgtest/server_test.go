@@ -68,14 +68,22 @@ func TestDatabaseURLIsUsedButNeverCrashed(t *testing.T) {
 }
 
 func TestNoServerToBeHadNamesAllThreeWays(t *testing.T) {
-	for _, name := range []string{"DATABASE_URL", "PGLOCK_PG_BIN"} {
-		t.Setenv(name, "")
+	t.Setenv("DATABASE_URL", "")
+	for name, value := range map[string]string{
+		"PGLOCK_PG_BIN":   t.TempDir(),
+		"PGLOCK_PG_IMAGE": "localhost:1/no/such:image",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("PGLOCK_PG_BIN", "")
+			t.Setenv("PGLOCK_PG_IMAGE", "")
+			t.Setenv(name, value)
+			t.Setenv("DOCKER_HOST", "unix:///nonexistent.sock")
+			_, err := pgtest.Start(t.Context())
+			require.ErrorContains(t, err, "DATABASE_URL")
+			require.ErrorContains(t, err, "PGLOCK_PG_BIN")
+			require.ErrorContains(t, err, "Docker")
+		})
 	}
-	t.Setenv("PGLOCK_PG_IMAGE", "localhost:1/no/such:image")
-	t.Setenv("DOCKER_HOST", "unix:///nonexistent.sock")
-	t.Setenv("PATH", "")
-	_, err := pgtest.Start(t.Context(), pgtest.BinDir(t.TempDir()))
-	require.ErrorContains(t, err, "initdb")
 }
 
 func TestPasswordAuthentication(t *testing.T) {
