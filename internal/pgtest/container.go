@@ -121,8 +121,9 @@ done >/dev/null 2>&1
 docker volume rm -f "$3" >/dev/null 2>&1
 true`
 
+// dockerWatchdog is nil where there is no docker command to do it with.
 func dockerWatchdog(args ...string) (*watchdog, error) {
-	if _, err := exec.LookPath("docker"); err != nil {
+	if path, _ := exec.LookPath("docker"); path == "" {
 		return nil, nil
 	}
 	// Ryuk does the same from a container, but its image may not be to be had.

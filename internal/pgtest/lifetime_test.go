@@ -24,6 +24,7 @@ func TestServerIsGoneWithItsProcess(t *testing.T) {
 	}
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := pgtest.SpawnRole(t, "serve")
 			place, err := p.Expect(t.Context(), "serving")
 			require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -188,12 +189,10 @@ func (l *local) kill(ctx context.Context) error {
 
 // signal reaches only processes of this server.
 func (l *local) signal(_ context.Context, pid int, sig syscall.Signal) error {
-	for _, p := range processesIn(l.dataDir()) {
-		if p == pid {
-			return syscall.Kill(pid, sig)
-		}
+	if !slices.Contains(processesIn(l.dataDir()), pid) {
+		return fmt.Errorf("process %d is not one of the server's", pid)
 	}
-	return fmt.Errorf("process %d is not one of the server's", pid)
+	return syscall.Kill(pid, sig)
 }
 
 func (l *local) close(ctx context.Context) error {

@@ -55,8 +55,8 @@ func candidateDirs(ctx context.Context) []string {
 	var dirs []string
 	if path, err := exec.LookPath("postgres"); err == nil {
 		// PATH may have a link to the installation; initdb looks beside itself.
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			dirs = append(dirs, filepath.Dir(real))
+		if target, err := filepath.EvalSymlinks(path); err == nil {
+			dirs = append(dirs, filepath.Dir(target))
 		}
 		dirs = append(dirs, filepath.Dir(path))
 	}

@@ -18,6 +18,8 @@ import (
 // PoolMode is PgBouncer's pool_mode.
 type PoolMode string
 
+// The modes: a client keeps its backend for the session, for a transaction, or
+// for one statement.
 const (
 	SessionPooling     PoolMode = "session"
 	TransactionPooling PoolMode = "transaction"

@@ -10,11 +10,11 @@ import (
 
 func TestPgBouncerPoolsByMode(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
 	s := pgtest.Shared(t)
 	for mode, backends := range map[pgtest.PoolMode]int{pgtest.SessionPooling: 2, pgtest.TransactionPooling: 1} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
+			ctx := t.Context()
 			b := pgtest.PgBouncerTo(t, s, mode, nil)
 			pids := map[string]bool{}
 			for range 2 { // both clients stay connected

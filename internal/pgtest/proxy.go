@@ -13,6 +13,7 @@ import (
 // Direction is one way through a Proxy.
 type Direction int
 
+// The directions, named after where they lead.
 const (
 	ToServer Direction = iota
 	ToClient

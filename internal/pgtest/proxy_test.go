@@ -63,7 +63,6 @@ func TestProxyRefusesEncryption(t *testing.T) {
 
 func TestProxyBlackHolesAndHeals(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
 	s := pgtest.Shared(t)
 	for name, directions := range map[string][]pgtest.Direction{
 		"both":     nil,
@@ -72,6 +71,7 @@ func TestProxyBlackHolesAndHeals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			ctx := t.Context()
 			p := pgtest.ProxyTo(t, s)
 			conn := connect(t, s.Via(p.Addr(), ""))
 			p.BlackHole(directions...)
@@ -126,12 +126,7 @@ func TestProxyPassesOnTheServersEnd(t *testing.T) {
 
 func TestProxyTrapsFreezeInTheMiddleOfARequest(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
 	s := pgtest.Shared(t)
-	dsn := pgtest.NewDatabase(t, s)
-	direct := connect(t, dsn)
-	_, err := direct.Exec(ctx, "CREATE TABLE t(n int)")
-	require.NoError(t, err)
 	for name, c := range map[string]struct {
 		pass int
 		rows int // that the server has got to insert while the connection is frozen
@@ -141,7 +136,11 @@ func TestProxyTrapsFreezeInTheMiddleOfARequest(t *testing.T) {
 		"reply withheld": {pgtest.WholeMessage, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := direct.Exec(ctx, "TRUNCATE t")
+			t.Parallel()
+			ctx := t.Context()
+			dsn := pgtest.NewDatabase(t, s)
+			direct := connect(t, dsn)
+			_, err := direct.Exec(ctx, "CREATE TABLE t(n int)")
 			require.NoError(t, err)
 			p := pgtest.ProxyTo(t, s)
 			conn := connect(t, s.Via(p.Addr(), direct.Config().Database))
