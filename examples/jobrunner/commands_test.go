@@ -56,7 +56,7 @@ func TestInterruptedDemoSaysSo(t *testing.T) {
 	cancel()
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, exitSignal, execute(ctx, []string{"demo"}, &stdout, &stderr))
-	require.Contains(t, stderr.String(), "context canceled")
+	require.Contains(t, stderr.String(), "jobrunner demo: interrupted")
 }
 
 func TestSchedules(t *testing.T) {

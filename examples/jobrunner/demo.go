@@ -88,7 +88,7 @@ func (d *demo) run(ctx context.Context, stdout io.Writer) error {
 	d.view.header()
 	failure := d.play(ctx)
 	if ctx.Err() != nil {
-		return errors.New("interrupted")
+		return ctx.Err()
 	}
 	until, err := d.settle(ctx, failure == nil)
 	if err != nil {

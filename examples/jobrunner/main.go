@@ -74,11 +74,11 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	case errors.Is(err, errAudit): // the audit's last line has said it
 		return exitFailure
-	}
-	fmt.Fprintf(stderr, "jobrunner %s: %v\n", command, err)
-	if ctx.Err() != nil {
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintf(stderr, "jobrunner %s: interrupted\n", command)
 		return exitSignal
 	}
+	fmt.Fprintf(stderr, "jobrunner %s: %v\n", command, err)
 	return exitFailure
 }
 

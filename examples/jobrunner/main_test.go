@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/robfig/cron/v3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed35111a8b/pglock/internal/pgtest"
@@ -66,7 +67,7 @@ func (b *bundle) replica(t *testing.T, name string, careless bool) (stop func())
 	t.Helper()
 	s, locker := b.open(t, name)
 	r := &replica{
-		name: name, jobs: b.jobs, locker: locker, store: s, careless: careless,
+		name: name, jobs: b.jobs, locker: locker, store: s, careless: careless, grace: 10 * time.Second,
 		log: slog.New(slog.NewTextHandler(t.Output(), nil)).With("replica", name),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -112,4 +113,16 @@ type every time.Duration
 
 func (e every) Next(t time.Time) time.Time {
 	return t.Truncate(time.Duration(e)).Add(time.Duration(e))
+}
+
+// lastHour is a schedule with one tick, an hour before it was made; the next is a century away.
+func lastHour() cron.Schedule { return at(time.Now().Add(-time.Hour).Truncate(time.Second).UTC()) }
+
+type at time.Time
+
+func (a at) Next(t time.Time) time.Time {
+	if tick := time.Time(a); tick.After(t) {
+		return tick
+	}
+	return t.AddDate(100, 0, 0)
 }
