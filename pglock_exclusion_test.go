@@ -71,12 +71,12 @@ func contend(t *testing.T, key string, lockers []*pglock.Locker) *pglock.Lock {
 	close(start)
 	var winners []*pglock.Lock
 	for range lockers {
-		switch a := <-answers; {
-		case a.err == nil:
+		a := <-answers
+		if a.err == nil {
 			winners = append(winners, a.lock)
-		default:
-			require.ErrorIs(t, a.err, pglock.ErrNotAcquired)
+			continue
 		}
+		require.ErrorIs(t, a.err, pglock.ErrNotAcquired)
 	}
 	require.Len(t, winners, 1)
 	require.NoError(t, winners[0].Verify(t.Context()))

@@ -170,6 +170,7 @@ func TestP7_StormOfTermsAtEveryIsolationLevel(t *testing.T) {
 	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
 			pool := newPool(t, database(t), func(c *pgxpool.Config) { c.MaxConns = 12 })
 			history := table(t, pool, "id bigint GENERATED ALWAYS AS IDENTITY, resource text, token bigint")
 			seen := storm(t, pool, level, history)
@@ -342,8 +343,10 @@ func TestP7_FenceUnderTheSettingsOfARole(t *testing.T) {
 		{"search_path = trap, pg_catalog, pglock"},
 		{"default_transaction_isolation = serializable", "default_transaction_deferrable = on", "default_transaction_read_only = on"},
 		{"statement_timeout = '30s'", "lock_timeout = '30s'", "idle_in_transaction_session_timeout = '1h'"},
-		{"standard_conforming_strings = off", "bytea_output = escape", "datestyle = 'german'", "intervalstyle = sql_standard",
-			"timezone = 'Pacific/Chatham'", "extra_float_digits = -15"},
+		{
+			"standard_conforming_strings = off", "bytea_output = escape", "datestyle = 'german'", "intervalstyle = sql_standard",
+			"timezone = 'Pacific/Chatham'", "extra_float_digits = -15",
+		},
 	} {
 		rows := table(t, owner, "id int PRIMARY KEY, note text, fencing_token bigint")
 		_, err := owner.Exec(ctx, "SELECT pglock.fence_table($1)", rows)

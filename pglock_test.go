@@ -41,7 +41,7 @@ var migrated struct {
 func database(tb testing.TB) string {
 	tb.Helper()
 	dsn := pgtest.Database(tb)
-	migrated.once.Do(func() { migrated.err = migrate(dsn, nil) })
+	migrated.once.Do(func() { migrated.err = migrate(dsn) })
 	require.NoError(tb, migrated.err)
 	return dsn
 }
@@ -51,12 +51,12 @@ func database(tb testing.TB) string {
 func ownDatabase(tb testing.TB, s *pgtest.Server) string {
 	tb.Helper()
 	dsn := pgtest.NewDatabase(tb, s)
-	require.NoError(tb, migrate(dsn, nil))
+	require.NoError(tb, migrate(dsn))
 	return dsn
 }
 
 // migrate migrates as a service does at its start.
-func migrate(dsn string, config *pglock.Config) error {
+func migrate(dsn string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), scenarioTimeout)
 	defer cancel()
 	pool, err := pgxpool.New(ctx, dsn)
@@ -64,7 +64,7 @@ func migrate(dsn string, config *pglock.Config) error {
 		return err
 	}
 	defer pool.Close()
-	locker, err := pglock.New(pool, config)
+	locker, err := pglock.New(pool, nil)
 	if err != nil {
 		return err
 	}

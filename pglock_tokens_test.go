@@ -294,50 +294,49 @@ func TestP6_TokensIncreaseWithAnOlderBackupStarted(t *testing.T) {
 	h.requireOrder(t)
 }
 
-func TestP6_TokensIncreaseWithADumpRestored(t *testing.T) {
+// dumped is a server and a database of which a dump was taken some grants ago.
+func dumped(t *testing.T) (s *pgtest.Server, dsn string, h *histories, dump []byte) {
+	t.Helper()
+	s = pgtest.New(t)
+	dsn = ownDatabase(t, s)
+	require.NoError(t, s.Exec(t.Context(), databaseName(t, dsn), plainSequence))
+	h = &histories{key: pgtest.Key(t)}
+	h.grow(t, dsn, 50)
+	dump, err := s.Dump(t.Context(), databaseName(t, dsn))
+	require.NoError(t, err)
+	h.grow(t, dsn, 100)
+	return s, dsn, h, dump
+}
+
+func TestP6_TokensIncreaseWithADumpRestoredInANewServer(t *testing.T) {
 	t.Parallel()
 	ctx := timed(t)
-	s := pgtest.New(t)
-	dsn := ownDatabase(t, s)
-	database := databaseName(t, dsn)
-	require.NoError(t, s.Exec(ctx, database, plainSequence))
-	before := &histories{key: pgtest.Key(t)}
-	before.grow(t, dsn, 50)
-	dump, err := s.Dump(ctx, database)
-	require.NoError(t, err)
-	before.grow(t, dsn, 100)
+	_, _, h, dump := dumped(t)
+	other := pgtest.New(t)
+	require.NoError(t, other.Exec(ctx, "", "CREATE DATABASE restored"))
+	require.NoError(t, other.Restore(ctx, "restored", dump))
+	h.grow(t, other.DSN("restored"), 50)
+	h.requireOrder(t)
+}
 
-	t.Run("into a new server", func(t *testing.T) {
-		h := before.clone()
-		other := pgtest.New(t)
-		require.NoError(t, other.Exec(ctx, "", "CREATE DATABASE restored"))
-		require.NoError(t, other.Restore(ctx, "restored", dump))
-		h.grow(t, other.DSN("restored"), 50)
-		h.requireOrder(t)
-	})
-	// The rest within one life of the server, one after the other.
-	h := before
+func TestP6_TokensIncreaseWithADumpRestoredWhileTheServerRuns(t *testing.T) {
+	t.Parallel()
+	ctx := timed(t)
+	s, dsn, h, dump := dumped(t)
+	database := databaseName(t, dsn)
 	for _, over := range []struct{ what, in, clear string }{
 		{"the database", "", "DROP DATABASE " + database + "; CREATE DATABASE " + database},
 		{"the schema", database, "DROP SCHEMA pglock CASCADE; DROP SEQUENCE public.plain"},
 	} {
-		t.Run("over "+over.what, func(t *testing.T) {
-			h.laterReign(t, dsn)
-			for sql := range strings.SplitSeq(over.clear, ";") {
-				require.NoError(t, s.Exec(ctx, over.in, sql))
-			}
-			require.NoError(t, s.Restore(ctx, database, dump))
-			h.grow(t, dsn, 50)
-			h.requireOrder(t)
-		})
+		h.laterReign(t, dsn)
+		for sql := range strings.SplitSeq(over.clear, ";") {
+			require.NoError(t, s.Exec(ctx, over.in, sql))
+		}
+		require.NoError(t, s.Restore(ctx, database, dump))
+		h.grow(t, dsn, 50)
+		t.Log("restored over", over.what)
+		h.requireOrder(t)
 	}
-}
-
-func (h *histories) clone() *histories {
-	c := &histories{key: h.key}
-	c.granted.draws = slices.Clone(h.granted.draws)
-	c.plain.draws = slices.Clone(h.plain.draws)
-	return c
 }
 
 func TestP6_TokensIncreaseOverPromotionsOfLaggingStandbys(t *testing.T) {
@@ -346,7 +345,7 @@ func TestP6_TokensIncreaseOverPromotionsOfLaggingStandbys(t *testing.T) {
 	primary := pgtest.New(t)
 	const database = "promoted"
 	require.NoError(t, primary.Exec(ctx, "", "CREATE DATABASE "+database))
-	require.NoError(t, migrate(primary.DSN(database), nil))
+	require.NoError(t, migrate(primary.DSN(database)))
 	require.NoError(t, primary.Exec(ctx, database, plainSequence))
 	h := histories{key: pgtest.Key(t)}
 	h.grow(t, primary.DSN(database), 50)

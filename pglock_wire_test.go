@@ -1,0 +1,187 @@
+package pglock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed35111a8b/pglock/internal/pgtest"
+	"github.com/seed35111a8b/pglock/pglock"
+)
+
+// wire is a database of the test's own behind a proxy that counts.
+type wire struct {
+	proxy *pgtest.Proxy
+	dsn   string // by way of the proxy
+	near  string // past it
+}
+
+func newWire(tb testing.TB) *wire {
+	tb.Helper()
+	s := pgtest.Shared(tb)
+	w := &wire{proxy: pgtest.ProxyTo(tb, s), near: ownDatabase(tb, s)}
+	w.dsn = s.Via(w.proxy.Addr(), databaseName(tb, w.near))
+	return w
+}
+
+// pool is a pool with one connection, which is warm.
+func (w *wire) pool(tb testing.TB) *pgxpool.Pool {
+	tb.Helper()
+	pool := newPool(tb, w.dsn, func(c *pgxpool.Config) { c.MaxConns = 1 })
+	require.NoError(tb, pool.Ping(tb.Context()))
+	return pool
+}
+
+// during is what went through the proxy while f ran.
+func (w *wire) during(f func()) pgtest.Counts {
+	before := w.proxy.Counts()
+	f()
+	return w.proxy.Counts().Since(before)
+}
+
+// requireOne fails the test unless one simple message was sent and answered, on
+// a connection that was there.
+func requireOne(tb testing.TB, seen pgtest.Counts, what string) {
+	tb.Helper()
+	require.Zero(tb, seen.Connections, "new connections: %s", what)
+	require.Equal(tb, 1, seen.RoundTrips(), "round trips: %s", what)
+	require.Equal(tb, 1, seen.FromClient[pgtest.TypeQuery], "simple messages: %s", what)
+	for typ, n := range seen.FromClient {
+		if typ != pgtest.TypeQuery && typ != 'X' { // X ends the connection
+			require.Zero(tb, n, "messages of type %q: %s", typ, what)
+		}
+	}
+}
+
+func TestP8_WarmTryIsOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	const rounds = 5
+	ctx := timed(t)
+	w := newWire(t)
+	key := pgtest.Key(t)
+	try, release := make([]time.Duration, 0, rounds), make([]time.Duration, 0, rounds)
+	for range rounds {
+		pool := w.pool(t) // since a connection that was locked on is closed
+		locker := newLocker(t, pool, nil)
+		var lock *pglock.Lock
+		seen := w.during(func() {
+			var err error
+			began := time.Now()
+			lock, err = locker.TryAcquire(ctx, key)
+			try = append(try, time.Since(began))
+			require.NoError(t, err)
+		})
+		requireOne(t, seen, "TryAcquire")
+		seen = w.during(func() { require.NoError(t, lock.Verify(ctx)) })
+		requireOne(t, seen, "Verify")
+		seen = w.during(func() {
+			_, err := locker.TryAcquire(ctx, key)
+			require.ErrorIs(t, err, pglock.ErrNotAcquired)
+			require.NoError(t, lock.Err())
+		})
+		require.Zero(t, seen.RoundTrips(), "what this process knows needs no server")
+		seen = w.during(func() {
+			began := time.Now()
+			require.NoError(t, lock.Release(ctx))
+			release = append(release, time.Since(began))
+		})
+		requireOne(t, seen, "Release")
+	}
+	t.Logf("ReadyForQuery messages: TryAcquire 1, Verify 1, Release 1; TryAcquire %s; Release %s", percentiles(try), percentiles(release))
+}
+
+// awaitIdle returns when no connection of the pool is in use.
+func awaitIdle(tb testing.TB, pool *pgxpool.Pool) {
+	tb.Helper()
+	pgtest.Eventually(tb, "the pool to have its connection back", func() bool { return pool.Stat().AcquiredConns() == 0 })
+}
+
+func TestP8_ContendedTryOpensNothingAndBurnsNoToken(t *testing.T) {
+	t.Parallel()
+	const tries = 50
+	ctx := timed(t)
+	w := newWire(t)
+	observer := newPool(t, w.near)
+	key := pgtest.Key(t)
+	holder, err := newLocker(t, newPool(t, w.near), nil).TryAcquire(ctx, key)
+	require.NoError(t, err)
+	pool := w.pool(t)
+	locker := newLocker(t, pool, nil)
+
+	// session is what somebody has done to the pool's one connection.
+	session := func() (state string) {
+		const sql = `SELECT format('backend %s, locks %s, set by hand: %s', pg_backend_pid(),
+			(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
+			(SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE source = 'session'))`
+		require.NoError(t, pool.QueryRow(ctx, sql).Scan(&state))
+		return state
+	}
+	// burnt is the state of the sequence of tokens.
+	burnt := func() (state string) {
+		require.NoError(t, observer.QueryRow(ctx, "SELECT last_value || ' ' || is_called FROM pglock.tokens").Scan(&state))
+		return state
+	}
+	before, tokens := session(), burnt()
+	took := make([]time.Duration, 0, tries)
+	for range tries {
+		awaitIdle(t, pool)
+		seen := w.during(func() {
+			began := time.Now()
+			_, err := locker.TryAcquire(ctx, key)
+			took = append(took, time.Since(began))
+			require.ErrorIs(t, err, pglock.ErrNotAcquired)
+		})
+		requireOne(t, seen, "a contended TryAcquire")
+	}
+	require.Equal(t, before, session(), "the connection is as it was")
+	require.Equal(t, tokens, burnt(), "tokens")
+	require.EqualValues(t, 1, pool.Stat().NewConnsCount())
+	require.NoError(t, holder.Verify(ctx))
+	next, err := newLocker(t, newPool(t, w.near), nil).TryAcquire(ctx, key+" another")
+	require.NoError(t, err)
+	require.Equal(t, holder.Token()+1, next.Token())
+	t.Logf("the connection before and after: %s", before)
+	t.Logf("%d contended tries: 1 round trip each, no connection, no token; %s", tries, percentiles(took))
+	require.NoError(t, next.Release(ctx))
+	require.NoError(t, holder.Release(ctx))
+}
+
+func TestP8_ReleaseWorksWhenItsCtxIsOverAndTwice(t *testing.T) {
+	t.Parallel()
+	ctx := timed(t)
+	pool := newPool(t, database(t))
+	locker, other := newLocker(t, pool, nil), newLocker(t, pool, nil)
+	key := pgtest.Key(t)
+	ended, end := context.WithCancel(ctx)
+	end()
+	for range 5 {
+		short, done := context.WithCancel(ctx)
+		lock, err := locker.TryAcquire(short, key)
+		require.NoError(t, err)
+		done() // the acquire's ctx is the acquire's alone
+		require.NoError(t, lock.Context().Err())
+		require.NoError(t, lock.Verify(ctx))
+
+		var all sync.WaitGroup
+		failures := make(chan error, 5)
+		for range cap(failures) {
+			all.Go(func() { failures <- lock.Release(ended) })
+		}
+		all.Wait()
+		for range cap(failures) {
+			require.NoError(t, <-failures)
+		}
+		require.ErrorIs(t, context.Cause(lock.Context()), pglock.ErrReleased)
+		require.ErrorIs(t, lock.Verify(ctx), pglock.ErrReleased)
+		require.ErrorIs(t, lock.Claim(ctx, pool, key), pglock.ErrReleased)
+		again, err := other.TryAcquire(ctx, key) // it is free when Release has returned
+		require.NoError(t, err)
+		require.NoError(t, lock.Release(ctx))
+		require.NoError(t, again.Verify(ctx))
+		require.NoError(t, again.Release(ctx))
+	}
+}
