@@ -27,6 +27,7 @@ const closeTimeout = time.Second
 type candidate struct {
 	pooled *pgxpool.Conn // nil if it was dialled
 	conn   *pgx.Conn
+	wire   *wire
 }
 
 // openCandidate takes a connection from the pool if the pool can give one now. If all are busy with the service's own work it
@@ -42,7 +43,7 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) 
 		cancel()
 		switch {
 		case err == nil:
-			return &candidate{pooled: pooled, conn: pooled.Conn()}, nil
+			return &candidate{pooled: pooled, conn: pooled.Conn(), wire: newWire(pooled.Conn())}, nil
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w: no connection in time: %w", ErrUnavailable, ctx.Err())
 		case !errors.Is(err, context.DeadlineExceeded):
@@ -66,92 +67,97 @@ func dial(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
 	}
 	if config.AfterConnect != nil {
 		if err := config.AfterConnect(ctx, conn); err != nil {
-			discard(conn) //nolint:contextcheck // closing has a bound of its own
+			abandon(conn)
 			return nil, fmt.Errorf("%w: AfterConnect: %w", ErrUnavailable, err)
 		}
 	}
-	return &candidate{conn: conn}, nil
+	return &candidate{conn: conn, wire: newWire(conn)}, nil
 }
 
-// exec sends one simple message and returns the first row of each result that has one. When ctx ends pgx closes the
-// connection, which the caller learns from the error.
+// exec sends one simple message: see wire.query. When ctx ends it waits a little longer for the answer, which is cheaper than
+// a new connection: nothing that is asked here waits on the server. On any error the connection must be discarded.
 func (c *candidate) exec(ctx context.Context, sql string) ([][][]byte, error) {
-	results, err := c.conn.PgConn().Exec(ctx, sql).ReadAll()
-	if err != nil {
+	deadline, _ := ctx.Deadline()
+	if err := c.wire.net.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	var rows [][][]byte
-	for _, result := range results {
-		if len(result.Rows) > 0 {
-			rows = append(rows, result.Rows[0])
+	hurried := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = c.wire.net.SetDeadline(time.Now().Add(closeTimeout))
+		close(hurried)
+	})
+	rows, err := c.wire.query(sql)
+	if !stop() {
+		<-hurried // or the deadline would be set on a connection that is in the pool again
+		if err != nil {
+			err = fmt.Errorf("%w: %w", err, ctx.Err())
 		}
 	}
-	return rows, nil
+	return rows, err
 }
 
 func (c *candidate) pid() uint32 { return c.conn.PgConn().PID() }
 
 // giveBack returns a connection of which nothing was changed. One that was dialled is closed.
 func (c *candidate) giveBack() {
-	if c.pooled != nil {
-		c.pooled.Release()
+	if c.pooled == nil {
+		c.adopt().close()
 		return
 	}
-	discard(c.conn)
+	_ = c.wire.net.SetDeadline(time.Time{}) // the pool looks after what is closed by now
+	c.pooled.Release()
 }
 
-// discard closes the connection whatever its state. pgxpool's Release would not notice a lock on it.
+// discard closes the connection whatever its state, at once: a request that is under way may have taken a lock, and the
+// server gives it up when it finds the socket closed. pgxpool's Release would not notice the lock.
 func (c *candidate) discard() {
 	if c.pooled != nil {
 		c.pooled.Hijack()
+		c.pooled = nil
 	}
-	discard(c.conn)
+	abandon(c.conn)
 }
 
-func discard(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	_ = conn.Close(ctx) // nothing can be done about a connection that does not close
-	// Where a request was cut short pgx closes in a goroutine of its own, after it has cancelled the request.
-	select {
-	case <-conn.PgConn().CleanupDone():
-	case <-ctx.Done():
-	}
+// abandon closes the socket, and then what pgx keeps of the connection.
+func abandon(conn *pgx.Conn) {
+	_ = conn.PgConn().Conn().Close()
+	_ = conn.PgConn().Close(context.Background()) // fails on the closed socket, which takes no time
 }
+
+// past is a deadline that ends reads and writes at once.
+func past() time.Time { return time.Unix(1, 0) }
 
 // adopt makes the connection ours.
 func (c *candidate) adopt() *lockConn {
 	if c.pooled != nil {
-		c.conn = c.pooled.Hijack()
+		c.pooled.Hijack()
 	}
-	pg := c.conn.PgConn()
-	return &lockConn{conn: c.conn, net: pg.Conn(), front: pg.Frontend()}
+	return &lockConn{wire: c.wire, conn: c.conn}
 }
 
-// A lockConn is a connection that is ours. All of its methods belong to the session's owner goroutine, except wake.
-//
-// Messages go through the frontend itself and not through pgconn, whose answer to a passed deadline is a goroutine that
-// tries for 15 seconds to cancel the request and keeps the socket open meanwhile.
-type lockConn struct {
-	conn  *pgx.Conn
+// A wire speaks the simple query protocol. It goes through the frontend itself and not through pgconn, whose answer to a
+// request that is cut short is a goroutine that tries for up to 15 seconds to cancel it, and keeps the socket open
+// meanwhile, and with it a lock that the request may have taken.
+type wire struct {
 	net   net.Conn
 	front *pgproto3.Frontend
-	row   [][][]byte // of the last round trip; memory is used again
+	rows  [][][]byte // of the last round trip; memory is used again
 	flat  []byte
 }
 
-// roundTrip sends one simple message and reads the answer up to ReadyForQuery. It returns the last row of each result;
-// they are valid until the next call. An error of the server is a *pgconn.PgError, after which the connection is in step;
-// any other error ends the connection.
-func (c *lockConn) roundTrip(sql string, deadline time.Time) ([][][]byte, error) {
-	if err := c.net.SetDeadline(deadline); err != nil {
-		return nil, err
-	}
+func newWire(conn *pgx.Conn) *wire {
+	return &wire{net: conn.PgConn().Conn(), front: conn.PgConn().Frontend()}
+}
+
+// query sends one simple message and reads the answer up to ReadyForQuery. It returns the rows of all results; they are
+// valid until the next call. An error of the server is a *pgconn.PgError, after which the connection is in step; any other
+// error ends the connection.
+func (c *wire) query(sql string) ([][][]byte, error) {
 	c.front.SendQuery(&pgproto3.Query{String: sql})
 	if err := c.front.Flush(); err != nil {
 		return nil, err
 	}
-	c.row, c.flat = c.row[:0], c.flat[:0]
+	c.rows, c.flat = c.rows[:0], c.flat[:0]
 	var failed *pgconn.PgError
 	for {
 		message, err := c.front.Receive()
@@ -167,13 +173,13 @@ func (c *lockConn) roundTrip(sql string, deadline time.Time) ([][][]byte, error)
 			if failed != nil {
 				return nil, failed
 			}
-			return c.row, nil
+			return c.rows, nil
 		}
 	}
 }
 
 // keep copies a row out of the frontend's buffer.
-func (c *lockConn) keep(values [][]byte) {
+func (c *wire) keep(values [][]byte) {
 	row := make([][]byte, len(values))
 	for i, value := range values {
 		if value == nil {
@@ -183,12 +189,12 @@ func (c *lockConn) keep(values [][]byte) {
 		c.flat = append(c.flat, value...)
 		row[i] = c.flat[from:len(c.flat):len(c.flat)]
 	}
-	c.row = append(c.row, row)
+	c.rows = append(c.rows, row)
 }
 
 // listen reads until the deadline set by the caller passes, which is nil, or until the server says something that ends
 // the session or the socket breaks, which is the error. What else a server may say unasked does not concern us.
-func (c *lockConn) listen() error {
+func (c *wire) listen() error {
 	var failed *pgconn.PgError
 	for {
 		message, err := c.front.Receive()
@@ -215,9 +221,23 @@ func pgErrorOrNil(err *pgconn.PgError) error {
 	return err
 }
 
+// A lockConn is a connection that is ours. All of its methods belong to the session's owner goroutine, except wake.
+type lockConn struct {
+	*wire
+	conn *pgx.Conn
+}
+
+// roundTrip is query with a deadline.
+func (c *lockConn) roundTrip(sql string, deadline time.Time) ([][][]byte, error) {
+	if err := c.net.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	return c.query(sql)
+}
+
 // wake ends a listen. It may be called from any goroutine, under the session's mutex.
 func (c *lockConn) wake() {
-	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // a closed socket has ended the read already
+	_ = c.net.SetReadDeadline(past()) // a closed socket has ended the read already
 }
 
 // close says farewell and closes. The server ends the session when it reads either.
@@ -227,7 +247,4 @@ func (c *lockConn) close() {
 }
 
 // abandon closes the socket at once: there is no telling what the server would still read.
-func (c *lockConn) abandon() {
-	_ = c.net.Close()
-	_ = c.conn.PgConn().Close(context.Background()) // fails on the closed socket, and leaves pgx's state closed too
-}
+func (c *lockConn) abandon() { abandon(c.conn) }

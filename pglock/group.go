@@ -69,7 +69,7 @@ func (m *manager) knowLimits(ctx context.Context) error {
 		candidate.discard()
 		return classify(err)
 	}
-	candidate.giveBack() //nolint:contextcheck // closing has a bound of its own
+	candidate.giveBack()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.learn(parseInfo(rows[0]))

@@ -138,6 +138,7 @@ func (s *session) adopt(c *candidate, reply reply, sent time.Duration) error {
 	defer m.mu.Unlock()
 	s.conn = conn
 	s.state = open
+	s.unwanted = false // whoever comes now can have it
 	for i, ks := range s.batch.tries {
 		m.tried(s, ks, reply.tokenAt(i), nil)
 	}

@@ -188,7 +188,7 @@ func (m *manager) tried(s *session, ks *keyState, token int64, err error) {
 	m.tries--
 	s.load--
 	switch {
-	case s.unwanted || errors.Is(err, errSessionGone):
+	case err != nil && s.unwanted || errors.Is(err, errSessionGone):
 		// Whoever came after the session was given up has not been asked for; and the end of one that was open says nothing
 		// of the next. A connection that cannot be opened ends this.
 		m.dispatch(ks)
