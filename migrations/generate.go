@@ -1,0 +1,3 @@
+package migrations
+
+//go:generate go run ./gengoose -dir goose
