@@ -24,6 +24,9 @@ BIN          := $(CURDIR)/.bin
 LINT         := $(BIN)/golangci-lint-$(LINT_VERSION)
 OUT          := $(CURDIR)/.out
 
+# Modules of their own, so that nobody who imports pglock gets what they need.
+MODULES := migrations/tooltest
+
 # The race detector needs a C compiler. A machine without one still gets its
 # tests, with a warning; CI never goes without.
 CC_NAME = $(firstword $(shell $(GO) env CC))
@@ -41,6 +44,7 @@ help: ## List the targets
 .PHONY: test
 test: ## Run all tests on a throwaway PostgreSQL, in random order, with the race detector
 	$(GO_TEST) $(PKG)
+	$(if $(filter ./...,$(PKG)),@for dir in $(MODULES); do (cd $$dir && $(GO_TEST) ./...) || exit 1; done)
 
 .PHONY: lint
 lint: $(LINT) ## Check style, go.mod and the pinned public surface; changes nothing
@@ -48,6 +52,7 @@ lint: $(LINT) ## Check style, go.mod and the pinned public surface; changes noth
 	$(GO) mod tidy -diff
 	$(LINT) config verify
 	$(LINT) run ./...
+	@for dir in $(MODULES); do echo "$$dir"; (cd $$dir && $(GO) mod tidy -diff && $(LINT) run ./...) || exit 1; done
 	@diff -u api.txt <($(GO) doc -all ./pglock) || { echo 'api.txt is old: if the change of the public surface is meant, run make api'; exit 1; }
 
 .PHONY: demo

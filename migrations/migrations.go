@@ -2,7 +2,8 @@
 // the functions that take locks, and the fence.
 //
 // [pglock.Locker.Migrate] applies them. The files are named as golang-migrate reads them; the folder goose holds the same
-// statements for goose. Either way the table pglock.migrations says what is there, so that the two can be mixed.
+// statements for goose (go generate renews it). Each file also notes itself in the table pglock.migrations, so that Migrate
+// changes nothing where a tool was first. A tool that comes second has to be told what is there; tooltest/doc.go says how.
 //
 // The schema is written as the quoted identifier "pglock" throughout. To use another one with files, replace that token.
 //

@@ -119,6 +119,8 @@ func (c *candidate) discard() {
 }
 
 // abandon closes the socket, and then what pgx keeps of the connection.
+//
+//nolint:contextcheck // no ctx may keep a connection open
 func abandon(conn *pgx.Conn) {
 	_ = conn.PgConn().Conn().Close()
 	_ = conn.PgConn().Close(context.Background()) // fails on the closed socket, which takes no time
@@ -241,6 +243,8 @@ func (c *lockConn) wake() {
 }
 
 // close says farewell and closes. The server ends the session when it reads either.
+//
+//nolint:contextcheck // no ctx may keep a connection open
 func (c *lockConn) close() {
 	_ = c.net.SetDeadline(time.Now().Add(closeTimeout))
 	_ = c.conn.PgConn().Close(context.Background()) // bounded by the socket's deadline

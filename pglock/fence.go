@@ -147,9 +147,12 @@ func inTx(ctx context.Context, db DB, op string, options pgx.TxOptions, fn func(
 	return nil
 }
 
-// fencer is the one that guards writes under l: in the Locker's schema, idle for no longer than a lease.
-func (l *Lock) fencer() Fencer {
-	return Fencer{Schema: l.m.config.Schema, IdleTimeout: l.m.config.Lease}
+// Fencer returns a Fencer with the Locker's schema, whose transactions may be idle for no longer than its lease: for a
+// token that was remembered or came from elsewhere.
+func (l *Locker) Fencer() Fencer { return l.m.fencer() }
+
+func (m *manager) fencer() Fencer {
+	return Fencer{Schema: m.config.Schema, IdleTimeout: m.config.Lease}
 }
 
 // Claim makes the lock's token the highest of the resources in db now, before the first write, so that a holder before this
@@ -159,7 +162,7 @@ func (l *Lock) Claim(ctx context.Context, db DB, resources ...string) error {
 	if err := l.Err(); err != nil {
 		return l.wrap("claim", err)
 	}
-	return l.named(l.fencer().Claim(ctx, db, l.token, resources...))
+	return l.explain("claim", l.m.fencer().Claim(ctx, db, l.token, resources...))
 }
 
 // Fence guards tx with the lock's token: it must be its first statement. It returns an error that matches ErrStaleToken if a
@@ -169,7 +172,7 @@ func (l *Lock) Fence(ctx context.Context, tx pgx.Tx, resource string) error {
 	if err := l.Err(); err != nil {
 		return l.wrap("fence", err)
 	}
-	return l.named(l.fencer().Fence(ctx, tx, l.token, resource))
+	return l.explain("fence", l.m.fencer().Fence(ctx, tx, l.token, resource))
 }
 
 // FencedTx calls fn in a transaction on db that the lock's token guards, and commits it if fn returns nil. If the lock has
@@ -179,7 +182,7 @@ func (l *Lock) FencedTx(ctx context.Context, db DB, resource string, fn func(pgx
 	if err := l.Err(); err != nil {
 		return l.wrap("fenced tx", err)
 	}
-	return l.named(l.fencer().FencedTx(ctx, db, l.token, resource, func(tx pgx.Tx) error {
+	return l.explain("fenced tx", l.m.fencer().FencedTx(ctx, db, l.token, resource, func(tx pgx.Tx) error {
 		if err := fn(tx); err != nil {
 			return err
 		}
@@ -190,10 +193,17 @@ func (l *Lock) FencedTx(ctx context.Context, db DB, resource string, fn func(pgx
 	}))
 }
 
-// named adds the key to an error of the Fencer's own.
-func (l *Lock) named(err error) error {
+// explain adds the key to an error of the Fencer's own, and to any error that the lock has ended: what failed may have
+// failed because a context ended with it.
+func (l *Lock) explain(op string, err error) error {
+	if err == nil {
+		return nil
+	}
 	if lockErr, ok := err.(*LockError); ok && lockErr.Key == "" { //nolint:errorlint // only our own, not one of fn's
 		lockErr.Key = l.m.label(l.key)
+	}
+	if ended := l.Err(); ended != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrReleased) {
+		return errors.Join(err, l.wrap(op, ended))
 	}
 	return err
 }

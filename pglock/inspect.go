@@ -21,6 +21,7 @@ type Holder struct {
 	PID             int
 	BackendStart    time.Time // with PID, names the session for good
 	ApplicationName string
+	Service         string // the service's own application_name, where the session is a Locker's
 	User            string
 	ClientAddr      netip.Addr // invalid for a unix socket
 }
@@ -79,6 +80,9 @@ func (m *manager) holders(ctx context.Context, sql string, args ...any) ([]Holde
 		h.LockID = lockIDFromPgLocks(uint32(classID), uint32(objID), objSubID)
 		h.ClientAddr, _ = netip.ParseAddr(addr)
 		h.Key = m.keyOf(h)
+		if service, _, ok := strings.Cut(h.ApplicationName, sessionPrefix); ok {
+			h.Service = strings.TrimSpace(service)
+		}
 		if !h.Waiting {
 			h.WaitingSince = time.Time{}
 		}
@@ -89,7 +93,7 @@ func (m *manager) holders(ctx context.Context, sql string, args ...any) ([]Holde
 
 // keyOf returns the key that a session's name tells, if it is the key of this lock: names are cut, and can lie.
 func (m *manager) keyOf(h Holder) string {
-	_, key, ok := strings.Cut(h.ApplicationName, "pglock:")
+	_, key, ok := strings.Cut(h.ApplicationName, sessionPrefix+":")
 	if !ok || checkKey(key) != nil || m.config.lockID(key) != h.LockID {
 		return ""
 	}

@@ -19,7 +19,13 @@ func newLocker(t *testing.T, config *pglock.Config) (*pglock.Locker, *pgxpool.Po
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	locker, err := pglock.New(pool, config)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, locker.Close(context.Background())) })
+	t.Cleanup(func() { closeLocker(t, locker) })
 	require.NoError(t, locker.Migrate(t.Context()))
 	return locker, pool
+}
+
+// closeLocker closes it after the test's own ctx may have ended.
+func closeLocker(t *testing.T, locker *pglock.Locker) {
+	t.Helper()
+	require.NoError(t, locker.Close(context.Background()))
 }

@@ -281,12 +281,15 @@ func sliceLength(lease, logged, deadlock time.Duration) time.Duration {
 	return slice.Truncate(time.Millisecond)
 }
 
+// sessionPrefix follows the service's own name in the application_name of a session.
+const sessionPrefix = "pglock"
+
 // sessionName is the application_name of a session: the service's own and, where it carries one lock, the key.
 func (m *manager) sessionName(key string) string {
 	const most = 63
-	name := "pglock"
+	name := sessionPrefix
 	if m.config.LocksPerSession == 1 {
-		name = "pglock:" + m.label(key)
+		name += ":" + m.label(key)
 	}
 	if m.app != "" {
 		name = m.app + " " + name

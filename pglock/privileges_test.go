@@ -1,7 +1,6 @@
 package pglock_test
 
 import (
-	"context"
 	"os"
 	"strings"
 	"testing"
@@ -38,7 +37,7 @@ func TestRoleWithTheDocumentedGrants(t *testing.T) {
 	pool := pgtest.Pool(t, s.UserDSN("app", "app", config.ConnConfig.Database))
 	locker, err := pglock.New(pool, nil)
 	require.NoError(t, err)
-	defer locker.Close(context.Background())
+	defer closeLocker(t, locker)
 	key := pgtest.Key(t)
 	_, err = locker.TryAcquire(t.Context(), key)
 	require.ErrorContains(t, err, "docs/operations.md", "without the grants it says where they are")

@@ -102,6 +102,8 @@ func (s *session) wake() {
 }
 
 // run is the owner. It ends when the session has ended, and so outlives the call that started it.
+//
+//nolint:contextcheck // it outlives the call that started it
 func (s *session) run() {
 	defer s.m.wg.Done()
 	defer s.cancel()

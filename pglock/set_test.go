@@ -23,16 +23,6 @@ var shapes = map[string]pglock.Config{
 	"shared sessions":    {LocksPerSession: 1000},
 }
 
-func forShapes(t *testing.T, test func(t *testing.T, config pglock.Config)) {
-	t.Helper()
-	for name, config := range shapes {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, config)
-		})
-	}
-}
-
 func keysOf(t *testing.T, n int) []string {
 	t.Helper()
 	prefix := pgtest.Key(t)
@@ -45,86 +35,92 @@ func keysOf(t *testing.T, n int) []string {
 
 func TestTryAcquireAllTakesAllOrNone(t *testing.T) {
 	t.Parallel()
-	forShapes(t, func(t *testing.T, config pglock.Config) {
-		ours, pool := newLocker(t, &config)
-		theirs, _ := newLocker(t, &config)
-		keys := keysOf(t, 20)
-		one, err := theirs.TryAcquire(t.Context(), keys[7])
-		require.NoError(t, err)
+	for name, config := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ours, pool := newLocker(t, &config)
+			theirs, _ := newLocker(t, &config)
+			keys := keysOf(t, 20)
+			one, err := theirs.TryAcquire(t.Context(), keys[7])
+			require.NoError(t, err)
 
-		_, err = ours.TryAcquireAll(t.Context(), keys...)
-		require.ErrorIs(t, err, pglock.ErrNotAcquired)
-		for i, key := range keys {
-			if i == 7 {
-				continue
-			}
-			lock, err := theirs.TryAcquire(t.Context(), key)
-			require.NoError(t, err, "a refused set has left %s locked", key)
-			require.NoError(t, lock.Release(t.Context()))
-		}
-		require.NoError(t, one.Release(t.Context()))
-
-		set, err := ours.TryAcquireAll(t.Context(), append(keys, keys[3], keys[3])...)
-		require.NoError(t, err)
-		require.ElementsMatch(t, keys, set.Keys())
-		tokens := map[int64]bool{}
-		for _, key := range keys {
-			require.Positive(t, set.Token(key))
-			tokens[set.Token(key)] = true
-			_, err := theirs.TryAcquire(t.Context(), key)
+			_, err = ours.TryAcquireAll(t.Context(), keys...)
 			require.ErrorIs(t, err, pglock.ErrNotAcquired)
-			holders, err := ours.Holders(t.Context(), key)
+			for i, key := range keys {
+				if i == 7 {
+					continue
+				}
+				lock, err := theirs.TryAcquire(t.Context(), key)
+				require.NoError(t, err, "a refused set has left %s locked", key)
+				require.NoError(t, lock.Release(t.Context()))
+			}
+			require.NoError(t, one.Release(t.Context()))
+
+			set, err := ours.TryAcquireAll(t.Context(), append(keys, keys[3], keys[3])...)
 			require.NoError(t, err)
-			require.Len(t, holders, 1)
-		}
-		require.Len(t, tokens, len(keys), "one token per key")
-		require.Zero(t, set.Token("another"))
-		require.Equal(t, 1, ours.Stat().Sessions)
-		require.NoError(t, set.Verify(t.Context()))
-		require.NoError(t, set.FencedTx(t.Context(), pool, func(pgx.Tx) error { return nil }))
-		require.NoError(t, set.Release(t.Context()))
-		require.NoError(t, set.Release(t.Context()))
-		require.ErrorIs(t, set.Err(), pglock.ErrReleased)
-		require.ErrorIs(t, context.Cause(set.Context()), pglock.ErrReleased)
-		for _, key := range keys {
-			lock, err := theirs.TryAcquire(t.Context(), key)
-			require.NoError(t, err)
-			require.NoError(t, lock.Release(t.Context()))
-		}
-	})
+			require.ElementsMatch(t, keys, set.Keys())
+			tokens := map[int64]bool{}
+			for _, key := range keys {
+				require.Positive(t, set.Token(key))
+				tokens[set.Token(key)] = true
+				_, err := theirs.TryAcquire(t.Context(), key)
+				require.ErrorIs(t, err, pglock.ErrNotAcquired)
+				holders, err := ours.Holders(t.Context(), key)
+				require.NoError(t, err)
+				require.Len(t, holders, 1)
+			}
+			require.Len(t, tokens, len(keys), "one token per key")
+			require.Zero(t, set.Token("another"))
+			require.Equal(t, 1, ours.Stat().Sessions)
+			require.NoError(t, set.Verify(t.Context()))
+			require.NoError(t, set.FencedTx(t.Context(), pool, func(pgx.Tx) error { return nil }))
+			require.NoError(t, set.Release(t.Context()))
+			require.NoError(t, set.Release(t.Context()))
+			require.ErrorIs(t, set.Err(), pglock.ErrReleased)
+			require.ErrorIs(t, context.Cause(set.Context()), pglock.ErrReleased)
+			for _, key := range keys {
+				lock, err := theirs.TryAcquire(t.Context(), key)
+				require.NoError(t, err)
+				require.NoError(t, lock.Release(t.Context()))
+			}
+		})
+	}
 }
 
 func TestAcquireAllWaitsForTheOneThatIsHeld(t *testing.T) {
 	t.Parallel()
-	forShapes(t, func(t *testing.T, config pglock.Config) {
-		ours, _ := newLocker(t, &config)
-		theirs, _ := newLocker(t, &config)
-		keys := keysOf(t, 10)
-		for _, held := range []string{keys[0], keys[5], keys[9]} {
-			one, err := theirs.TryAcquire(t.Context(), held)
-			require.NoError(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			_, err = ours.AcquireAll(ctx, keys...)
-			cancel()
-			require.ErrorIs(t, err, pglock.ErrNotAcquired)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.Zero(t, ours.Stat().Held)
+	for name, config := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ours, _ := newLocker(t, &config)
+			theirs, _ := newLocker(t, &config)
+			keys := keysOf(t, 10)
+			for _, held := range []string{keys[0], keys[5], keys[9]} {
+				one, err := theirs.TryAcquire(t.Context(), held)
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				_, err = ours.AcquireAll(ctx, keys...)
+				cancel()
+				require.ErrorIs(t, err, pglock.ErrNotAcquired)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Zero(t, ours.Stat().Held)
 
-			got := make(chan *pglock.LockSet, 1)
-			go func() {
-				set, err := ours.AcquireAll(t.Context(), keys...)
-				if err != nil {
-					t.Error(err)
-				}
-				got <- set
-			}()
-			require.NoError(t, pgtest.Poll(t.Context(), "a waiter", func() bool { return ours.Stat().Waiters > 0 }))
-			require.NoError(t, one.Release(t.Context()))
-			set := <-got
-			require.NoError(t, set.Verify(t.Context()))
-			require.NoError(t, set.Release(t.Context()))
-		}
-	})
+				got := make(chan *pglock.LockSet, 1)
+				go func() {
+					set, err := ours.AcquireAll(t.Context(), keys...)
+					if err != nil {
+						t.Error(err)
+					}
+					got <- set
+				}()
+				require.NoError(t, pgtest.Poll(t.Context(), "a waiter", func() bool { return ours.Stat().Waiters > 0 }))
+				require.NoError(t, one.Release(t.Context()))
+				set := <-got
+				require.NoError(t, set.Verify(t.Context()))
+				require.NoError(t, set.Release(t.Context()))
+			}
+		})
+	}
 }
 
 func TestTenThousandKeysInFewRoundTrips(t *testing.T) {
@@ -139,7 +135,7 @@ func TestTenThousandKeysInFewRoundTrips(t *testing.T) {
 	})
 	locker, err := pglock.New(pool, nil)
 	require.NoError(t, err)
-	defer locker.Close(context.Background())
+	defer closeLocker(t, locker)
 	require.NoError(t, locker.Migrate(t.Context()))
 	keys := keysOf(t, 10_000)
 	before := proxy.Counts()
@@ -157,29 +153,32 @@ func TestTenThousandKeysInFewRoundTrips(t *testing.T) {
 
 func TestTryAcquireSomeTakesFreeShards(t *testing.T) {
 	t.Parallel()
-	forShapes(t, func(t *testing.T, config pglock.Config) {
-		shards := keysOf(t, 100)
-		held := map[string]bool{}
-		for range 4 {
-			worker, _ := newLocker(t, &config)
-			locks, err := worker.TryAcquireSome(t.Context(), 30, shards...)
-			require.NoError(t, err)
-			for _, lock := range locks {
-				require.False(t, held[lock.Key()], "%s is held twice", lock.Key())
-				held[lock.Key()] = true
+	for name, config := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			shards := keysOf(t, 100)
+			held := map[string]bool{}
+			for range 4 {
+				worker, _ := newLocker(t, &config)
+				locks, err := worker.TryAcquireSome(t.Context(), 30, shards...)
+				require.NoError(t, err)
+				for _, lock := range locks {
+					require.False(t, held[lock.Key()], "%s is held twice", lock.Key())
+					held[lock.Key()] = true
+				}
+				require.Equal(t, 1, worker.Stat().Sessions)
+				require.Equal(t, len(locks), worker.Stat().Held)
 			}
-			require.Equal(t, 1, worker.Stat().Sessions)
-			require.Equal(t, len(locks), worker.Stat().Held)
-		}
-		require.Len(t, held, 100, "30, 30, 30 and the last 10")
-		_, err := func() ([]*pglock.Lock, error) {
-			worker, _ := newLocker(t, &config)
-			locks, err := worker.TryAcquireSome(t.Context(), 1, shards...)
-			require.Empty(t, locks)
-			return locks, err
-		}()
-		require.NoError(t, err)
-	})
+			require.Len(t, held, 100, "30, 30, 30 and the last 10")
+			_, err := func() ([]*pglock.Lock, error) {
+				worker, _ := newLocker(t, &config)
+				locks, err := worker.TryAcquireSome(t.Context(), 1, shards...)
+				require.Empty(t, locks)
+				return locks, err
+			}()
+			require.NoError(t, err)
+		})
+	}
 }
 
 func TestSetsRefuseBadInput(t *testing.T) {

@@ -20,7 +20,7 @@ func TestTransactionLocksAndSessionLocksExcludeEachOther(t *testing.T) {
 	key := pgtest.Key(t)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // committed below
+	defer tx.Rollback(context.Background())
 
 	require.NoError(t, locker.TryAcquireTx(t.Context(), tx, key))
 	_, err = locker.TryAcquire(t.Context(), key)
@@ -49,7 +49,7 @@ func TestAcquireTxWaitsUntilTheDeadlineAndLeavesTheTransactionUsable(t *testing.
 	require.NoError(t, err)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck // committed below
+	defer tx.Rollback(context.Background())
 	_, err = tx.Exec(t.Context(), "SET LOCAL lock_timeout = '7s'")
 	require.NoError(t, err)
 
@@ -81,7 +81,7 @@ func TestTransactionLocksBehindATransactionPooler(t *testing.T) {
 	dsn := pgtest.NewDatabase(t, s)
 	direct, err := pglock.New(pgtest.Pool(t, dsn), nil)
 	require.NoError(t, err)
-	defer direct.Close(context.Background())
+	defer closeLocker(t, direct)
 	require.NoError(t, direct.Migrate(t.Context()))
 	bouncer := pgtest.PgBouncerTo(t, s, pgtest.TransactionPooling, nil)
 	config, err := pgxpool.ParseConfig(dsn)
@@ -91,7 +91,7 @@ func TestTransactionLocksBehindATransactionPooler(t *testing.T) {
 	})
 	locker, err := pglock.New(pool, nil)
 	require.NoError(t, err)
-	defer locker.Close(context.Background())
+	defer closeLocker(t, locker)
 	key := pgtest.Key(t)
 	_, err = locker.TryAcquire(t.Context(), key)
 	require.ErrorIs(t, err, pglock.ErrPooler)
@@ -112,40 +112,43 @@ func TestTransactionLocksBehindATransactionPooler(t *testing.T) {
 
 func TestReadersAndAWriter(t *testing.T) {
 	t.Parallel()
-	forShapes(t, func(t *testing.T, config pglock.Config) {
-		ours, pool := newLocker(t, &config)
-		theirs, _ := newLocker(t, &config)
-		key := pgtest.Key(t)
-		readers := make([]*pglock.Lock, 0, 3)
-		for _, locker := range []*pglock.Locker{ours, ours, theirs} {
-			lock, err := locker.TryAcquireShared(t.Context(), key)
-			require.NoError(t, err)
-			require.Zero(t, lock.Token())
-			require.ErrorIs(t, lock.Claim(t.Context(), pool, "r"), pglock.ErrNoToken)
-			readers = append(readers, lock)
-		}
-		for _, locker := range []*pglock.Locker{ours, theirs} {
-			_, err := locker.TryAcquire(t.Context(), key)
-			require.ErrorIs(t, err, pglock.ErrNotAcquired)
-		}
-		written := make(chan *pglock.Lock, 1)
-		go func() {
-			lock, err := ours.Acquire(t.Context(), key)
-			if err != nil {
-				t.Error(err)
+	for name, config := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ours, pool := newLocker(t, &config)
+			theirs, _ := newLocker(t, &config)
+			key := pgtest.Key(t)
+			readers := make([]*pglock.Lock, 0, 3)
+			for _, locker := range []*pglock.Locker{ours, ours, theirs} {
+				lock, err := locker.TryAcquireShared(t.Context(), key)
+				require.NoError(t, err)
+				require.Zero(t, lock.Token())
+				require.ErrorIs(t, lock.Claim(t.Context(), pool, "r"), pglock.ErrNoToken)
+				readers = append(readers, lock)
 			}
-			written <- lock
-		}()
-		require.NoError(t, pgtest.Poll(t.Context(), "a writer that waits", func() bool { return ours.Stat().Waiters == 1 }))
-		_, err := ours.TryAcquireShared(t.Context(), key)
-		require.ErrorIs(t, err, pglock.ErrNotAcquired, "a reader does not overtake the writer of its process")
-		for _, lock := range readers {
-			require.NoError(t, lock.Release(t.Context()))
-		}
-		writer := <-written
-		require.Positive(t, writer.Token())
-		_, err = theirs.TryAcquireShared(t.Context(), key)
-		require.ErrorIs(t, err, pglock.ErrNotAcquired)
-		require.NoError(t, writer.Release(t.Context()))
-	})
+			for _, locker := range []*pglock.Locker{ours, theirs} {
+				_, err := locker.TryAcquire(t.Context(), key)
+				require.ErrorIs(t, err, pglock.ErrNotAcquired)
+			}
+			written := make(chan *pglock.Lock, 1)
+			go func() {
+				lock, err := ours.Acquire(t.Context(), key)
+				if err != nil {
+					t.Error(err)
+				}
+				written <- lock
+			}()
+			require.NoError(t, pgtest.Poll(t.Context(), "a writer that waits", func() bool { return ours.Stat().Waiters == 1 }))
+			_, err := ours.TryAcquireShared(t.Context(), key)
+			require.ErrorIs(t, err, pglock.ErrNotAcquired, "a reader does not overtake the writer of its process")
+			for _, lock := range readers {
+				require.NoError(t, lock.Release(t.Context()))
+			}
+			writer := <-written
+			require.Positive(t, writer.Token())
+			_, err = theirs.TryAcquireShared(t.Context(), key)
+			require.ErrorIs(t, err, pglock.ErrNotAcquired)
+			require.NoError(t, writer.Release(t.Context()))
+		})
+	}
 }
