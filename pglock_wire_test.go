@@ -94,7 +94,8 @@ func TestP8_WarmTryIsOneRoundTrip(t *testing.T) {
 	t.Logf("ReadyForQuery messages: TryAcquire 1, Verify 1, Release 1; TryAcquire %s; Release %s", percentiles(try), percentiles(release))
 }
 
-// awaitIdle returns when no connection of the pool is in use.
+// awaitIdle returns when no connection of the pool is in use: a try's answer may
+// come a moment before its connection is back.
 func awaitIdle(tb testing.TB, pool *pgxpool.Pool) {
 	tb.Helper()
 	pgtest.Eventually(tb, "the pool to have its connection back", func() bool { return pool.Stat().AcquiredConns() == 0 })
