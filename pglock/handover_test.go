@@ -1,0 +1,66 @@
+package pglock_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed35111a8b/pglock/internal/pgtest"
+	"github.com/seed35111a8b/pglock/pglock"
+)
+
+// TestHandOverInSharedSessions measures the time from the release in one Locker to the grant in another, which is to it as
+// another process is.
+func TestHandOverInSharedSessions(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		maxWaiting int
+		bound      time.Duration
+	}{
+		"on a waiting session": {0, 20 * time.Millisecond},
+		"polling":              {-1, 250 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ours, _ := newLocker(t, &pglock.Config{LocksPerSession: 1000})
+			theirs, _ := newLocker(t, &pglock.Config{LocksPerSession: 1000, MaxWaiting: c.maxWaiting})
+			key := pgtest.Key(t)
+			took := make([]time.Duration, 0, 60)
+			for range cap(took) {
+				took = append(took, handOver(t, ours, theirs, key))
+			}
+			slices.Sort(took)
+			t.Logf("p50 %v, p99 %v, worst %v", took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
+			require.Less(t, took[len(took)*95/100], c.bound)
+		})
+	}
+}
+
+// handOver lets theirs wait for what ours holds, for a random time, and returns how long the grant took after the release.
+func handOver(t *testing.T, ours, theirs *pglock.Locker, key string) time.Duration {
+	t.Helper()
+	lock, err := ours.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	granted := make(chan time.Time, 1)
+	go func() {
+		next, err := theirs.Acquire(t.Context(), key)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		granted <- time.Now()
+		if err := next.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	require.NoError(t, pgtest.Poll(t.Context(), "a waiter", func() bool { return theirs.Stat().Waiters == 1 }))
+	<-time.After(rand.N(300 * time.Millisecond)) // the phase of the slice or of the poll
+	released := time.Now()
+	require.NoError(t, lock.Release(t.Context()))
+	took := (<-granted).Sub(released)
+	require.NoError(t, pgtest.Poll(t.Context(), "their release", func() bool { return theirs.Stat().Held == 0 }))
+	return took
+}
