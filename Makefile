@@ -32,7 +32,7 @@ MODULES := migrations/tooltest
 CC_NAME = $(firstword $(shell $(GO) env CC))
 RACE    ?= $(if $(CI)$(shell command -v $(CC_NAME)),-race,$(warning no C compiler: testing without the race detector))
 
-GO_TEST = $(GO) test $(RACE) -shuffle=$(SEED) -count=1 -timeout=$(TIMEOUT) \
+GO_TEST = $(GO) test $(RACE) -shuffle=$(SEED) -count=1 -timeout=$(TIMEOUT) -parallel=8 \
 	$(if $(RUN),-run='$(RUN)')
 
 .DEFAULT_GOAL := help

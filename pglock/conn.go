@@ -45,9 +45,9 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) 
 		case err == nil:
 			return &candidate{pooled: pooled, conn: pooled.Conn(), wire: newWire(pooled.Conn())}, nil
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("%w: no connection in time: %w", ErrUnavailable, ctx.Err())
+			return nil, unavailable(fmt.Errorf("no connection in time: %w", ctx.Err()))
 		case !errors.Is(err, context.DeadlineExceeded):
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, unavailable(err)
 		}
 	}
 }
@@ -58,17 +58,17 @@ func dial(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
 	config.ConnConfig.Tracer = nil // the lock connection's traffic is not the user's
 	if config.BeforeConnect != nil {
 		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
-			return nil, fmt.Errorf("%w: BeforeConnect: %w", ErrUnavailable, err)
+			return nil, unavailable(fmt.Errorf("BeforeConnect: %w", err))
 		}
 	}
 	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return nil, unavailable(err)
 	}
 	if config.AfterConnect != nil {
 		if err := config.AfterConnect(ctx, conn); err != nil {
 			abandon(conn)
-			return nil, fmt.Errorf("%w: AfterConnect: %w", ErrUnavailable, err)
+			return nil, unavailable(fmt.Errorf("AfterConnect: %w", err))
 		}
 	}
 	return &candidate{conn: conn, wire: newWire(conn)}, nil

@@ -153,6 +153,14 @@ func classify(err error) error {
 	return err
 }
 
+// unavailable wraps the error of a connection that could not be had.
+func unavailable(err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "53200" {
+		return fmt.Errorf("%w: the server's lock table is full: %w: %w", ErrTooManyLocks, ErrUnavailable, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
 func classifyServer(pgErr *pgconn.PgError, err error) error {
 	switch pgErr.Code {
 	case SQLStateStaleToken:

@@ -78,6 +78,7 @@ func (m *manager) refuse() {
 		return
 	}
 	m.closed = true
+	m.shut()
 	if m.running == 0 {
 		close(m.drained)
 	}

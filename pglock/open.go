@@ -134,6 +134,9 @@ func (s *session) adopt(c *candidate, reply reply, sent time.Duration) error {
 		return fmt.Errorf("%w: the lock was granted too late to be trusted", ErrUnavailable)
 	}
 	conn := c.adopt()
+	if c.pooled != nil {
+		defer m.refill()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.conn = conn
@@ -147,4 +150,33 @@ func (s *session) adopt(c *candidate, reply reply, sent time.Duration) error {
 		m.stopWaiting(s)
 	}
 	return nil
+}
+
+// refillTimeout bounds a refill.
+const refillTimeout = 10 * time.Second
+
+// refill lets the pool replace in the background the connection that a session took from it, if it has no other at hand, so
+// that the next try need not wait for one.
+func (m *manager) refill() {
+	if stat := m.pool.Stat(); stat.IdleConns() > 0 || stat.TotalConns() >= stat.MaxConns() {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.refilling {
+		return
+	}
+	m.refilling = true
+	m.wg.Add(1)
+	go func() { // ends with the connection, or with the Locker; Close waits for it
+		defer m.wg.Done()
+		ctx, cancel := context.WithTimeout(m.open, refillTimeout)
+		defer cancel()
+		if conn, err := m.pool.Acquire(ctx); err == nil {
+			conn.Release()
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.refilling = false
+	}()
 }
