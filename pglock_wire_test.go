@@ -28,11 +28,23 @@ func newWire(tb testing.TB) *wire {
 	return w
 }
 
-// pool is a pool with one connection, which is warm.
-func (w *wire) pool(tb testing.TB) *pgxpool.Pool {
+// pool is a pool whose connections are warm. It does not ping those that were
+// idle for a while, which would count as a round trip of ours.
+func (w *wire) pool(tb testing.TB, conns int32) *pgxpool.Pool {
 	tb.Helper()
-	pool := newPool(tb, w.dsn, func(c *pgxpool.Config) { c.MaxConns = 1 })
-	require.NoError(tb, pool.Ping(tb.Context()))
+	pool := newPool(tb, w.dsn, func(c *pgxpool.Config) {
+		c.MaxConns = conns
+		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	})
+	warm := make([]*pgxpool.Conn, conns)
+	for i := range warm {
+		var err error
+		warm[i], err = pool.Acquire(tb.Context())
+		require.NoError(tb, err)
+	}
+	for _, conn := range warm {
+		conn.Release()
+	}
 	return pool
 }
 
@@ -65,7 +77,7 @@ func TestP8_WarmTryIsOneRoundTrip(t *testing.T) {
 	key := pgtest.Key(t)
 	try, release := make([]time.Duration, 0, rounds), make([]time.Duration, 0, rounds)
 	for range rounds {
-		pool := w.pool(t) // since a connection that was locked on is closed
+		pool := w.pool(t, 2) // one is locked on, and closed; while there is another it is not replaced
 		locker := newLocker(t, pool, nil)
 		var lock *pglock.Lock
 		seen := w.during(func() {
@@ -110,7 +122,7 @@ func TestP8_ContendedTryOpensNothingAndBurnsNoToken(t *testing.T) {
 	key := pgtest.Key(t)
 	holder, err := newLocker(t, newPool(t, w.near), nil).TryAcquire(ctx, key)
 	require.NoError(t, err)
-	pool := w.pool(t)
+	pool := w.pool(t, 1)
 	locker := newLocker(t, pool, nil)
 
 	// session is what somebody has done to the pool's one connection.
