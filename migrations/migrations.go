@@ -29,8 +29,9 @@ const Schema = `"pglock"`
 
 // Versions of the migrations, in the order in which they are applied.
 const (
-	Locks = 1 // tokens, reign, and the functions that lock
-	Fence = 2 // fenced_writes and the functions around it; usable alone
+	Locks     = 1 // tokens, reign, and the functions that lock
+	Fence     = 2 // fenced_writes and the functions around it; usable alone
+	Schedules = 3 // leaders and ticks
 )
 
 // A Migration is one step, in both directions.

@@ -43,6 +43,10 @@ var (
 	ErrSessionLimit = errors.New("MaxSessions reached")
 	// ErrTooManyLocks: Config.MaxLocks locks are held, or the server's lock table is full.
 	ErrTooManyLocks = errors.New("MaxLocks reached")
+	// ErrNoLeader: nobody leads, as far as the server knows.
+	ErrNoLeader = errors.New("no leader")
+	// ErrRunning: Election.Run was called while it runs.
+	ErrRunning = errors.New("this election runs already")
 	// ErrDeadlock: the caller's ctx belongs to a Do that holds this key, so that waiting for it would never end.
 	ErrDeadlock = errors.New("deadlock: this key is held further up")
 )

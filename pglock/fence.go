@@ -115,6 +115,11 @@ func (f Fencer) Prune(ctx context.Context, db DB, unused time.Duration) (forgott
 // readWrite returns options with which a transaction may write whatever the session's default is.
 func readWrite() pgx.TxOptions { return pgx.TxOptions{AccessMode: pgx.ReadWrite} }
 
+// readCommitted is readWrite where each statement has to see what was committed before it.
+func readCommitted() pgx.TxOptions {
+	return pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+}
+
 // inTx runs fn in a transaction with the given options, or in a savepoint of the transaction that db is.
 func inTx(ctx context.Context, db DB, op string, options pgx.TxOptions, fn func(pgx.Tx) error) error {
 	begin := db.Begin

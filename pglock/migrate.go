@@ -61,9 +61,7 @@ func apply(ctx context.Context, db DB, schema string, m migrations.Migration) er
 // applyOnce reports false if another session is at it.
 func applyOnce(ctx context.Context, db DB, schema string, m migrations.Migration) (done bool, err error) {
 	// The second look has to see what was committed after the first.
-	options := readWrite()
-	options.IsoLevel = pgx.ReadCommitted
-	err = inTx(ctx, db, "migrate", options, func(tx pgx.Tx) error {
+	err = inTx(ctx, db, "migrate", readCommitted(), func(tx pgx.Tx) error {
 		if done, err = isApplied(ctx, tx, schema, m.Version); err != nil || done {
 			return err
 		}

@@ -46,7 +46,7 @@ func TestMigrateByTwentyReplicasAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	versions, err = pgx.CollectRows(rows, pgx.RowTo[int])
 	require.NoError(t, err)
-	require.Equal(t, []int{migrations.Locks, migrations.Fence}, versions)
+	require.Equal(t, []int{migrations.Locks, migrations.Fence, migrations.Schedules}, versions)
 }
 
 func TestMigrateInSchemasWithOddNames(t *testing.T) {

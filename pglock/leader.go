@@ -1,0 +1,91 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A Leader is a candidate that leads, as it has introduced itself.
+type Leader struct {
+	Name  string
+	Host  string
+	PID   int
+	Token int64 // of the term
+	Since time.Time
+}
+
+// take makes the term known and shuts the leader before out of the resources.
+func (e *Election) take(ctx context.Context, lock *Lock) error {
+	if len(e.config.Resources) > 0 {
+		if err := lock.Claim(ctx, e.config.DB, e.config.Resources...); err != nil {
+			return err
+		}
+	}
+	host, _ := os.Hostname() // the name says enough
+	_, err := e.m.pool.Exec(ctx, "INSERT INTO "+quotedSchema(e.m.config.Schema)+`.leaders AS l
+  (election, token, name, host, pid, since) VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+  ON CONFLICT (election) DO UPDATE SET token = excluded.token, name = excluded.name, host = excluded.host, pid = excluded.pid,
+    since = excluded.since
+  WHERE l.token < excluded.token`, e.id(), lock.token, e.config.Name, host, os.Getpid())
+	return classify(err)
+}
+
+// id names the election in the table leaders: by its lock, which Namespace is part of.
+func (e *Election) id() string { return e.m.config.lockID(e.key).String() }
+
+// Leader returns who leads now. The error matches ErrNoLeader if nobody does. Candidates and mere observers may ask.
+func (e *Election) Leader(ctx context.Context) (Leader, error) {
+	leader, err := e.leader(ctx)
+	if err != nil {
+		return Leader{}, e.m.lockError("leader", e.key, err)
+	}
+	return leader, nil
+}
+
+func (e *Election) leader(ctx context.Context) (Leader, error) {
+	classID, objID, objSubID := e.m.config.lockID(e.key).id.PgLocks()
+	var l Leader
+	err := e.m.pool.QueryRow(ctx, "SELECT name, host, pid, token, since FROM "+quotedSchema(e.m.config.Schema)+`.leaders
+  WHERE election = $1 AND EXISTS (SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted
+    AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+    AND classid::bigint = $2 AND objid::bigint = $3 AND objsubid = $4)`,
+		e.id(), int64(classID), int64(objID), objSubID).Scan(&l.Name, &l.Host, &l.PID, &l.Token, &l.Since)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Leader{}, ErrNoLeader
+	}
+	return l, classify(err)
+}
+
+// Observe yields the leader, and then each change of it, until ctx ends or the loop is left: the zero Leader while nobody
+// leads. It asks once per Config.HeartbeatInterval. An error is yielded too, and does not end it.
+func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
+	return func(yield func(Leader, error) bool) {
+		var last Leader
+		for first := true; ; first = false {
+			leader, err := e.leader(ctx)
+			if errors.Is(err, ErrNoLeader) {
+				err = nil
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil || first || leader != last {
+				if err != nil {
+					leader, err = last, e.m.lockError("observe", e.key, err)
+				}
+				if !yield(leader, err) {
+					return
+				}
+				last = leader
+			}
+			if !pauseFor(ctx, e.m.config.HeartbeatInterval) {
+				return
+			}
+		}
+	}
+}
