@@ -66,6 +66,17 @@ fuzz: ## Run every fuzz target for DURATION
 		$(GO) test -run='^$$' -fuzz="^$$name$$" -fuzztime=$(DURATION) "$$dir" || exit 1; \
 	done
 
+# The program is built first so that a signal reaches it. SEED and SESSIONS are
+# those that a run printed.
+.PHONY: faults
+faults: DURATION = 60s
+faults: SEED = 0
+faults: SESSIONS = 0
+faults: ## Histories of many processes under random faults, checked: DURATION, SEED, SESSIONS=1 or 1000
+	@mkdir -p $(OUT)
+	$(GO) build $(RACE) -o $(OUT)/faults ./internal/faults
+	@exec $(OUT)/faults -duration=$(DURATION) -seed=$(SEED) -sessions=$(SESSIONS) -dir=$(OUT)/histories
+
 .PHONY: cover
 cover: ## Test coverage of what users import, as a total and a page in .out
 	@mkdir -p $(OUT)
