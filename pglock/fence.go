@@ -26,11 +26,16 @@ type DB interface {
 type Fencer struct {
 	// Schema is where the migrations put their tables and functions. Default: "pglock".
 	Schema string
+
 	// IdleTimeout bounds how long a fenced transaction may be idle between two statements, by
 	// idle_in_transaction_session_timeout, unless the session's own bound is shorter: a writer that freezes holds the
 	// resource's row against its successor. Default: no other bound than the session's.
 	IdleTimeout time.Duration
 }
+
+// maxResource keeps resources within what a B-tree index takes:
+// https://www.postgresql.org/docs/current/btree.html#BTREE-LIMITS.
+const maxResource = 2000
 
 func (f Fencer) schema() string {
 	if f.Schema == "" {
@@ -62,7 +67,15 @@ func (f Fencer) fenceAll(ctx context.Context, tx pgx.Tx, token int64, resources 
 		return fmt.Errorf("%w: %d", ErrNoToken, token)
 	}
 	if len(resources) == 0 {
-		return errors.New("no resource was named")
+		return wrap(ErrInvalidKey, "no resource was named")
+	}
+	for _, resource := range resources {
+		if err := checkKey(resource); err != nil {
+			return fmt.Errorf("resource %q: %w", shorten(resource), err)
+		}
+		if len(resource) > maxResource {
+			return wrap(ErrInvalidKey, fmt.Sprintf("a resource of %d bytes: at most %d fit into the index", len(resource), maxResource))
+		}
 	}
 	schema := quotedSchema(f.schema())
 	if len(resources) == 1 {

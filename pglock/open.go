@@ -38,10 +38,11 @@ func (s *session) firstTries(c *candidate) (again bool, err error) {
 	case reply.outcome == outcomeOK:
 		return false, s.adopt(c, reply, sent)
 	case reply.outcome == outcomeHeld:
-		if again = s.allHeld(); !again {
+		// Back to the pool first, so that whoever is answered finds it there.
+		if s.lastTries() {
 			c.giveBack()
 		}
-		return again, nil
+		return s.allHeld(), nil
 	case reply.outcome == "error":
 		c.discard()
 	default:
@@ -106,6 +107,14 @@ func (s *session) execBounded(c *candidate, sql string) ([][][]byte, error) {
 	return rows, nil
 }
 
+// lastTries reports whether nothing else was asked meanwhile, and sees to it that nothing will be.
+func (s *session) lastTries() bool {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	s.unwanted = len(s.tries) == 0
+	return s.unwanted
+}
+
 // allHeld answers tries that found every lock taken, and reports whether others were asked for meanwhile.
 func (s *session) allHeld() (again bool) {
 	m := s.m
@@ -115,10 +124,10 @@ func (s *session) allHeld() (again bool) {
 		m.tried(s, ks, 0, nil)
 	}
 	s.batch.tries = s.batch.tries[:0]
-	if len(s.tries) > 0 {
+	if !s.unwanted {
 		return true
 	}
-	m.forget(s) // in the same breath, so that no try comes to a session without a connection
+	m.forget(s)
 	return false
 }
 
@@ -167,9 +176,7 @@ func (m *manager) refill() {
 		return
 	}
 	m.refilling = true
-	m.wg.Add(1)
-	go func() { // ends with the connection, or with the Locker; Close waits for it
-		defer m.wg.Done()
+	m.wg.Go(func() { // ends with the connection, or with the Locker; Close waits for it
 		ctx, cancel := context.WithTimeout(m.open, refillTimeout)
 		defer cancel()
 		if conn, err := m.pool.Acquire(ctx); err == nil {
@@ -178,5 +185,5 @@ func (m *manager) refill() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.refilling = false
-	}()
+	})
 }

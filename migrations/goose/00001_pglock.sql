@@ -26,22 +26,22 @@ create sequence "pglock".tokens as bigint minvalue 1 cache 1 no cycle;
 
 -- One row: the life of the server and of this database that it was last raised in, and what every token of that life is
 -- raised by. A sequence alone goes back after a crash, a promotion, a restore. stats_reset changes when shared memory is
--- built anew, also in a crash that the postmaster survives; the two OIDs change when a copy or a dump takes the place of
--- the database while the server goes on.
+-- built anew, also in a crash that the postmaster survives; database_id differs in a copy of the database, and written_by,
+-- the transaction that wrote the row, from that row's xmin where the row came out of a dump.
 create table "pglock".reign (
   one         boolean primary key default true check (one),
   created_at  timestamptz not null default pg_catalog.clock_timestamp(),
   started_at  timestamptz not null,
   stats_reset timestamptz not null,
   database_id oid not null,
-  table_id    oid not null,
+  written_by  xid not null,
   base        bigint not null
 );
 
-insert into "pglock".reign (started_at, stats_reset, database_id, table_id, base)
+insert into "pglock".reign (started_at, stats_reset, database_id, written_by, base)
   select pg_catalog.pg_postmaster_start_time(),
          coalesce(pg_catalog.pg_stat_get_bgwriter_stat_reset_time(), '-infinity'),
-         d.oid, '"pglock".reign'::pg_catalog.regclass, 0
+         d.oid, pg_catalog.pg_current_xact_id()::xid, 0
     from pg_catalog.pg_database d where d.datname = pg_catalog.current_database();
 
 -- new_reign runs in a transaction of its own, before any lock is taken, and is durable before anybody can see it. Only the
@@ -55,12 +55,12 @@ as $pglock$
          started_at = pg_postmaster_start_time(),
          stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity'),
          database_id = d.oid,
-         table_id = r.tableoid
+         written_by = pg_current_xact_id()::xid
     from pg_database d
    where d.datname = current_database()
-     and (r.started_at, r.stats_reset, r.database_id, r.table_id)
+     and (r.started_at, r.stats_reset, r.database_id, r.written_by)
          is distinct from (pg_postmaster_start_time(), coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity'),
-                           d.oid, r.tableoid)
+                           d.oid, r.xmin)
 $pglock$;
 
 -- Lock IDs travel as a bigint and a kind: 0 one bigint, 1 a pair of integers packed into it, 2 and 3 the same in shared
@@ -181,7 +181,7 @@ begin
   perform from "pglock".reign r
     where r.started_at = pg_postmaster_start_time()
       and r.stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity')
-      and r.table_id = r.tableoid
+      and r.written_by = r.xmin
       and r.database_id = (select d.oid from pg_database d where d.datname = current_database());
   if not found then
     outcome := 'reign';
