@@ -202,8 +202,7 @@ func (m *manager) enqueueGroup(ctx context.Context, wanted []wantedKey, g *group
 		if w != nil {
 			ks := &keyState{id: wanted[i].id}
 			m.keys[ks.id.id] = ks
-			m.waiters++
-			ks.queue.push(w)
+			m.admit(ks, w)
 			m.tryOn(g.session, ks)
 		}
 	}

@@ -44,6 +44,7 @@ type manager struct {
 	load      int             // locks held and tries under way
 	tries     int             // tries under way
 	waiters   int             // callers that wait
+	tickets   uint64          // given to waiters so far
 	running   int             // functions of Do and TryDo that run
 	drained   chan struct{}   // closed when the Locker is closed and no function of Do runs
 	gone      chan struct{}   // closed, and replaced, when a session is gone

@@ -18,7 +18,8 @@ type waiter struct {
 
 	lock       *Lock
 	err        error
-	last       error // what the last attempt failed with, for the error of a wait that ctx ends
+	last       error  // what the last attempt failed with, for the error of a wait that ctx ends
+	ticket     uint64 // its place in the order of all calls
 	queued     bool
 	prev, next *waiter
 }
@@ -75,6 +76,7 @@ type keyState struct {
 	session  *session // of frontTrying and frontWaiting
 	mode     lockMode // of the try under way
 	set      *group   // of the try under way
+	asked    uint64   // the last ticket when the request under way was sent
 	timer    *time.Timer
 	attempts int  // polls since the last change, for the backoff
 	listed   bool // in manager.starved
@@ -87,8 +89,7 @@ func (m *manager) enqueue(w *waiter, id LockID) {
 		ks = &keyState{id: id}
 		m.keys[id.id] = ks
 	}
-	m.waiters++
-	ks.queue.push(w)
+	m.admit(ks, w)
 	if w.try && !ks.mayTry(w) {
 		err := ErrNotAcquired
 		if last := ks.queue.first.last; last != nil && ks.holder == nil {
@@ -100,10 +101,22 @@ func (m *manager) enqueue(w *waiter, id LockID) {
 	m.dispatch(ks)
 }
 
+// admit puts w at the end of the queue. m.mu is held.
+func (m *manager) admit(ks *keyState, w *waiter) {
+	m.tickets++
+	w.ticket = m.tickets
+	m.waiters++
+	ks.queue.push(w)
+}
+
 // takes reports whether w may have a lock on s.
 func (w *waiter) takes(s *session) bool {
 	return w.set == nil || w.set.session == s
 }
+
+// askedFor reports whether the request under way was sent after w came. An answer that is older than the call says nothing to
+// it: the server may have ended the session since, and others may have had the lock.
+func (ks *keyState) askedFor(w *waiter) bool { return w.ticket <= ks.asked }
 
 // mayTry reports whether w has a chance to get the lock now, as far as this process knows: nobody here holds it, nobody
 // waits in front, and no session of ours waits for it. A try that is under way is joined: if it fails for reasons of its
@@ -198,7 +211,7 @@ func (m *manager) tried(s *session, ks *keyState, token int64, err error) {
 		m.granted(s, ks, ks.mode, token, false)
 	default:
 		m.denied(ks)
-		if ks.queue.first != nil && !ks.blocked(ks.queue.first.mode) {
+		if head := ks.queue.first; head != nil && !head.try && !ks.blocked(head.mode) {
 			m.startWaiting(ks, s)
 		} else {
 			m.dispatch(ks)
@@ -206,8 +219,8 @@ func (m *manager) tried(s *session, ks *keyState, token int64, err error) {
 	}
 }
 
-// granted gives the lock that s has taken to the first who wants it in that mode. If all have gone it is unlocked. m.mu is
-// held.
+// granted gives the lock that s has taken to the first who wanted it, in that mode, when it was asked for. If all of them
+// have gone it is unlocked. m.mu is held.
 func (m *manager) granted(s *session, ks *keyState, mode lockMode, token int64, raced bool) {
 	ks.attempts = 0
 	lock := &Lock{
@@ -224,7 +237,7 @@ func (m *manager) granted(s *session, ks *keyState, mode lockMode, token int64, 
 		ks.readers++
 	}
 	w := ks.queue.first
-	for w != nil && (w.mode != mode || !w.takes(s)) {
+	for w != nil && (w.mode != mode || !w.takes(s) || !ks.askedFor(w)) {
 		w = w.next
 	}
 	if w == nil {
@@ -248,7 +261,7 @@ func (m *manager) denied(ks *keyState) {
 		switch {
 		case !w.try:
 			ahead = true
-		case ahead || w.mode == exclusive || ks.mode == shared || ks.holder != nil:
+		case ahead || ks.holder != nil || ks.askedFor(w) && (w.mode == exclusive || ks.mode == shared):
 			m.answer(ks, w, nil, ErrNotAcquired)
 		}
 		w = next

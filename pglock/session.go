@@ -138,6 +138,7 @@ func (s *session) step() (stop bool, err error) {
 		ks := s.waitFor
 		if head, slice := ks.queue.first, m.slice; head != nil && head.set == nil && slice >= minSlice {
 			mode := head.mode
+			ks.asked = m.tickets
 			m.mu.Unlock()
 			return false, s.waitSlice(ks, mode, slice)
 		}
@@ -218,6 +219,7 @@ func (s *session) takeTries() {
 		} else if limit := ks.set.limit(); limit != w.most || limit >= 0 && ks.set != s.tries[0].set {
 			break
 		}
+		ks.asked = s.m.tickets
 		b.tries = append(b.tries, ks)
 		w.take.add(ks.id, ks.mode)
 	}
