@@ -1,0 +1,162 @@
+package main
+
+// A mutant is a way to break pglock, and the test that must see it.
+type mutant struct {
+	name  string
+	edits []edit
+	pkg   string
+	test  string
+}
+
+// An edit replaces a text that stands in a file once.
+type edit struct {
+	file, old, now string
+}
+
+// The packages whose tests catch mutants.
+const (
+	promises = "."
+	checks   = "./internal/mutants"
+	hash     = "./internal/keyhash"
+)
+
+const (
+	locksSQL = "migrations/000001_pglock.up.sql"
+	fenceSQL = "migrations/000002_fence.up.sql"
+)
+
+// mutants are all of them: trust and lease first, then the server's side of a
+// lock, the manager, tokens, and the fence.
+func mutants() []mutant {
+	return append(append(ofTrust(), ofSessions()...), ofTokens()...)
+}
+
+func ofTrust() []mutant {
+	return []mutant{
+		{"no-trust-deadline", []edit{{
+			"pglock/loss.go",
+			"return time.Duration(s.trust.Load())",
+			"return time.Duration(s.trust.Load()) + time.Hour",
+		}}, checks, "TestP3_TrustCountsFromTheSend"},
+		{"trust-from-receipt", []edit{{
+			"pglock/loss.go",
+			"s.trust.Store(int64(sent + ",
+			"s.trust.Store(int64(s.m.now() + ",
+		}}, checks, "TestP3_TrustCountsFromTheSend"},
+		{"no-lease", []edit{{
+			"pglock/sql.go",
+			"\t\t{\"idle_session_timeout\", ms},\n",
+			"",
+		}}, checks, "TestP4_NoMomentWithoutATimer"},
+		{"no-heartbeat", []edit{{
+			"pglock/session.go",
+			"wait := s.sent + m.config.HeartbeatInterval;",
+			"wait := s.sent + 2*m.config.Lease;",
+		}}, checks, "TestP12_HeartbeatsKeepALock"},
+		{"extended-protocol", []edit{
+			{
+				"pglock/conn.go",
+				"\tc.front.SendQuery(&pgproto3.Query{String: sql})\n",
+				`	if strings.Contains(sql, ";") {
+		c.front.SendQuery(&pgproto3.Query{String: sql})
+	} else {
+		c.front.SendParse(&pgproto3.Parse{Query: sql})
+		c.front.SendBind(&pgproto3.Bind{})
+		c.front.SendDescribe(&pgproto3.Describe{ObjectType: 'P'})
+		c.front.SendExecute(&pgproto3.Execute{})
+		c.front.SendSync(&pgproto3.Sync{})
+	}
+`,
+			},
+			{"pglock/conn.go", "\t\"net\"\n", "\t\"net\"\n\t\"strings\"\n"},
+		}, promises, "TestP8_WarmTryIsOneRoundTrip"},
+		{"loss-forgotten", []edit{{
+			"pglock/loss.go",
+			"if l.lose(err) {",
+			"if l.Err() != nil {",
+		}}, checks, "TestP5_HolderWhoseSessionIsEndedIsTold"},
+	}
+}
+
+func ofSessions() []mutant {
+	return []mutant{
+		{"pid-not-checked", []edit{{
+			locksSQL,
+			"  if pid <> backend then\n",
+			"  if false then\n",
+		}}, checks, "TestP10_PoolersAreRefused"},
+		{"release-without-checking", []edit{{
+			"pglock/session.go",
+			"if !reply.unlockedAt(i) {",
+			"if false && !reply.unlockedAt(i) {",
+		}}, checks, "TestP5_ReleaseOfALockThatIsGoneSaysLost"},
+		{"raced-grant-dropped", []edit{{
+			locksSQL,
+			"when 0 then got := pg_try_advisory_lock(key);",
+			"when 0 then got := false;",
+		}}, checks, "TestP8_GrantThatRacedItsSliceIsNotLeftBehind"},
+		{"parked-session-not-cleaned", []edit{{
+			locksSQL,
+			"  if clean then\n    perform pg_advisory_unlock_all();\n  end if;\n",
+			"",
+		}}, checks, "TestP8_ReleaseOfAGrantThatRacedItsSliceFreesTheLock"},
+		{"grant-that-nobody-wants-kept", []edit{{
+			"pglock/queue.go",
+			"\t\tm.startRelease(lock)\n\t\treturn\n",
+			"\t\treturn\n",
+		}}, checks, "TestP8_GrantThatRacedItsSliceIsNotLeftBehind"},
+		{"dead-waiter-keeps-its-place", []edit{{
+			"pglock/loss.go",
+			"\tif waited != nil {\n\t\twaited.front, waited.session = frontNone, nil\n\t\tm.dispatch(waited)\n\t}\n",
+			"\t_ = waited\n",
+		}}, checks, "TestP5_WaiterWhoseSessionIsEndedGoesOn"},
+		{"contended-try-keeps-the-connection", []edit{{
+			"pglock/open.go",
+			"\t\tif again = s.allHeld(); !again {\n\t\t\tc.giveBack()\n\t\t}\n",
+			"\t\tif again = s.allHeld(); !again {\n\t\t\tc.discard()\n\t\t}\n",
+		}}, promises, "TestP8_ContendedTryOpensNothingAndBurnsNoToken"},
+	}
+}
+
+func ofTokens() []mutant {
+	return []mutant{
+		{"plain-sequence", []edit{{
+			locksSQL,
+			"return array[base + nextval(",
+			"return array[nextval(",
+		}}, promises, "TestP6_FailoverWithTheOldPrimaryGone"},
+		{"life-without-crash-mark", []edit{
+			{locksSQL, "      and r.stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity')\n", ""},
+		}, promises, "TestP6_TokensIncreaseOver20Crashes"},
+		{"reign-waits-for-standby", []edit{{
+			"pglock/sql.go",
+			"SET LOCAL synchronous_commit TO local;",
+			"",
+		}}, promises, "TestP6_FailoverOfASynchronousStandbyHoldsUpNoLock"},
+		{"draw-waits-for-standby", []edit{{
+			"pglock/sql.go",
+			"{\"synchronous_commit\", \"off\"}",
+			"{\"synchronous_commit\", \"on\"}",
+		}}, promises, "TestP6_FailoverOfASynchronousStandbyHoldsUpNoLock"},
+		{"sequence-with-a-cache", []edit{{
+			locksSQL,
+			"minvalue 1 cache 1 no cycle",
+			"minvalue 1 cache 20 no cycle",
+		}}, promises, "TestP6_TokensIncreaseOver1000Grants"},
+		{"hash-changed", []edit{{
+			"internal/keyhash/keyhash.go",
+			"\"pglock/v1\"",
+			"\"pglock/v2\"",
+		}}, hash, "TestSumIsFrozen"},
+		{"fence-without-row-lock", []edit{{
+			fenceSQL,
+			"where f.resource = fence.resource for share;",
+			"where f.resource = fence.resource;",
+		}}, checks, "TestP7_RaiseWaitsForAnOpenFencedTransaction"},
+		{"fence-without-second-look", []edit{{
+			fenceSQL,
+			"  if highest is distinct from fence.token then\n",
+			"  if highest is null then\n",
+		}}, promises, "TestP7_SlowHolder"},
+	}
+}
