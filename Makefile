@@ -7,11 +7,16 @@
 #   TIMEOUT   of one package's tests
 #   DURATION  how long each fuzz target runs
 #   RACE      empty for no race detector
+#   PG_BINS, PG_IMAGES, SUITES   the servers of test-matrix: see internal/pgtest/matrix.sh
+#   OLD, NEW  folders of server programs of two majors, for test-upgrade
+#   MUTANT    the one that mutants runs
+#   COVER     the least coverage, in per cent
 PKG      ?= ./...
 RUN      ?=
 SEED     ?= on
 TIMEOUT  ?= 10m
 DURATION ?= 10s
+COVER    ?= 90
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -39,12 +44,24 @@ GO_TEST = $(GO) test $(RACE) -shuffle=$(SEED) -count=1 -timeout=$(TIMEOUT) -para
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: ## Run all tests on a throwaway PostgreSQL, in random order, with the race detector
 	$(GO_TEST) $(PKG)
 	$(if $(filter ./...,$(PKG)),@for dir in $(MODULES); do (cd $$dir && $(GO_TEST) ./...) || exit 1; done)
+
+.PHONY: test-matrix
+test-matrix: ## Run the promises on every PostgreSQL at hand (PG_BINS, PG_IMAGES, SUITES; RUN, PKG)
+	OUT=$(OUT)/matrix internal/pgtest/matrix.sh $(GO_TEST) -v $(PKG)
+
+.PHONY: test-upgrade
+test-upgrade: ## Tokens over pg_upgrade from OLD to NEW, folders of server programs
+	PGLOCK_PG_OLD=$(OLD) PGLOCK_PG_NEW=$(NEW) $(GO) test -count=1 -tags=pgupgrade -run=TestP6_TokensIncreaseOverPgUpgrade -v .
+
+.PHONY: mutants
+mutants: ## Break pglock on purpose in a copy, one mechanism at a time, and see a test fail each time
+	$(GO) run ./internal/mutants $(if $(MUTANT),-name=$(MUTANT))
 
 .PHONY: lint
 lint: $(LINT) ## Check style, go.mod and the pinned public surface; changes nothing
@@ -78,11 +95,12 @@ faults: ## Histories of many processes under random faults, checked: DURATION, S
 	@exec $(OUT)/faults -duration=$(DURATION) -seed=$(SEED) -sessions=$(SESSIONS) -dir=$(OUT)/histories
 
 .PHONY: cover
-cover: ## Test coverage of what users import, as a total and a page in .out
+cover: ## Statement coverage of pglock/ over all tests, and a page in .out; fails below COVER per cent
 	@mkdir -p $(OUT)
-	$(GO_TEST) -coverpkg=./pglock/...,./internal/keyhash/...,./migrations/... -coverprofile=$(OUT)/cover.out $(PKG)
+	$(GO_TEST) -coverpkg=./pglock/... -coverprofile=$(OUT)/cover.out $(PKG)
 	@$(GO) tool cover -html=$(OUT)/cover.out -o $(OUT)/cover.html
-	@$(GO) tool cover -func=$(OUT)/cover.out | tail -1
+	@$(GO) tool cover -func=$(OUT)/cover.out | awk '$$3 == "0.0%" { print "not covered:", $$1, $$2 } \
+		/^total:/ { print "coverage of pglock/:", $$3; if ($$3 + 0 < $(COVER)) { print "it should be at least $(COVER) %"; exit 1 } }'
 
 .PHONY: fmt
 fmt: $(LINT) ## Format the code and sort imports
