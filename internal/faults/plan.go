@@ -100,7 +100,7 @@ func serverPlan(seed uint64, total time.Duration) []step {
 	for planned := time.Duration(0); planned < total; {
 		s := step{after: between(r, 4*time.Second, 12*time.Second), kind: draw(r, kinds)}
 		if s.kind != history.Restart && r.IntN(4) > 0 {
-			s.quiet = between(r, 300*time.Millisecond, 900*time.Millisecond)
+			s.quiet = between(r, 600*time.Millisecond, 1600*time.Millisecond)
 		}
 		planned += s.after + s.quiet + 1500*time.Millisecond // about what a crash takes
 		plan = append(plan, s)

@@ -27,6 +27,7 @@ type runner struct {
 	keys    []string
 	server  *pgtest.Server
 	bouncer *pgtest.PgBouncer // nil where the machine has none
+	network *pgtest.Network   // nil where the machine has no namespaces
 	dsn     string            // of the database, past all faults
 	seats   []*seat
 
@@ -63,12 +64,18 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 func (r *runner) start(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	var err error
-	r.server, err = pgtest.Start(ctx, pgtest.Own(), pgtest.Settings(map[string]string{
+	options := []pgtest.Option{pgtest.Own(), pgtest.Settings(map[string]string{
 		"max_connections":    "200",
 		"synchronous_commit": "on", // an acknowledged write must survive a crash
 		"wal_writer_delay":   "10s",
-	}))
+	})}
+	var err error
+	if r.network, err = pgtest.NewNetwork(ctx); err != nil {
+		fmt.Fprintf(out, "faults: no client sits in a network namespace: %v\n", err)
+	} else {
+		options = append(options, pgtest.Listen(r.network.ServerIP()))
+	}
+	r.server, err = pgtest.Start(ctx, options...)
 	if err != nil {
 		return err
 	}
@@ -114,27 +121,37 @@ func (r *runner) migrate(ctx context.Context) error {
 	return err
 }
 
-// seat makes the place of a client: every third behind the pooler, and locks that
-// share a session for every second.
+// seat makes the place of a client. Of each three one has a proxy in front of the
+// server, one a network of its own, one a proxy in front of a pooler; for every
+// second one locks share a session.
 func (r *runner) seat(ctx context.Context, n int) (*seat, error) {
 	s := &seat{run: r, number: n, sessions: r.sessions, pooler: r.bouncer != nil && n%3 == 2}
 	if s.sessions == 0 {
 		s.sessions = []int{1, 1000}[n%2]
 	}
-	upstream := r.server.Addr()
-	if s.pooler {
-		upstream = r.bouncer.Addr()
-	}
 	var err error
-	if s.link, err = pgtest.NewProxy(ctx, upstream); err != nil {
+	if s.link, err = r.link(ctx, n); err != nil {
 		return nil, err
 	}
 	config, err := pgx.ParseConfig(r.dsn)
 	if err != nil {
-		return nil, errors.Join(err, s.link.Close())
+		return nil, errors.Join(err, s.link.close())
 	}
-	s.dsn = r.server.Via(s.link.Addr(), config.Database)
+	s.dsn = s.link.dsn(r, config.Database)
 	return s, nil
+}
+
+func (r *runner) link(ctx context.Context, n int) (link, error) {
+	upstream := r.server.Addr()
+	switch {
+	case n%3 == 1 && r.network != nil:
+		host, err := r.network.NewHost(ctx)
+		return hostLink{host, r.network.ServerIP()}, err
+	case n%3 == 2 && r.bouncer != nil:
+		upstream = r.bouncer.Addr()
+	}
+	proxy, err := pgtest.NewProxy(ctx, upstream)
+	return proxyLink{proxy}, err
 }
 
 // work lets the clients work and the faults strike, and ends the clients.
@@ -220,10 +237,13 @@ func (r *runner) close(ctx context.Context) error {
 			errs = append(errs, s.process.Kill())
 			s.reading.Wait()
 		}
-		errs = append(errs, s.link.Close())
+		errs = append(errs, s.link.close())
 	}
 	if r.bouncer != nil {
 		errs = append(errs, r.bouncer.Close())
+	}
+	if r.network != nil {
+		errs = append(errs, r.network.Close())
 	}
 	if r.server != nil {
 		errs = append(errs, r.server.Close(ctx))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
@@ -26,7 +25,7 @@ type seat struct {
 	number   int
 	sessions int
 	pooler   bool
-	link     *pgtest.Proxy
+	link     link
 	dsn      string
 
 	reading sync.WaitGroup
@@ -49,7 +48,7 @@ func (s *seat) spawn(ctx context.Context, life int) error {
 		"-sessions", strconv.Itoa(s.sessions), "-pooler="+strconv.FormatBool(s.pooler),
 		"-workers", strconv.Itoa(workers), "-keys", strings.Join(s.run.keys, ","))
 	cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1")
-	process, err := pgtest.Spawn(cmd)
+	process, err := pgtest.Spawn(s.link.command(cmd))
 	if err != nil {
 		return err
 	}
@@ -115,6 +114,9 @@ func (s *seat) ended() bool {
 }
 
 func (s *seat) strike(ctx context.Context, step step) error {
+	if !s.link.can(step.kind) {
+		step.kind = history.Partition // of no length, for a fault that had none
+	}
 	d := history.Disturbance{Kind: step.kind, Client: s.number, Begin: history.Now()}
 	switch step.kind {
 	case history.Kill:
@@ -130,15 +132,15 @@ func (s *seat) strike(ctx context.Context, step step) error {
 	case history.Partition:
 		return s.partition(ctx, step, d)
 	case history.Slow:
-		s.delay(func() time.Duration { return rand.N(step.delay) })
+		s.link.slow(step.delay)
 		d.Begun = history.Now()
 		wait(ctx, step.lasts)
 		d.Ending = history.Now()
-		s.delay(nil)
+		s.link.slow(0)
 		s.run.disturbed(d, history.Now())
 		return nil
 	case history.Cut:
-		s.link.Cut()
+		s.link.cut()
 		d.Begun = history.Now()
 		s.run.disturbed(d, 0)
 		return nil
@@ -147,11 +149,6 @@ func (s *seat) strike(ctx context.Context, step step) error {
 		return nil
 	}
 	return fmt.Errorf("no such fault: %q", step.kind)
-}
-
-func (s *seat) delay(f func() time.Duration) {
-	s.link.Delay(pgtest.ToServer, f)
-	s.link.Delay(pgtest.ToClient, f)
 }
 
 // kill ends the process and starts the next.
@@ -176,7 +173,11 @@ func (s *seat) close() {
 // partition cuts the link off in silence. In some of them the session is
 // terminated, of which the client hears nothing.
 func (s *seat) partition(ctx context.Context, step step, d history.Disturbance) error {
-	s.link.BlackHole(step.directions...)
+	// A hole that has begun is healed, and a command is not left half done.
+	whole := context.WithoutCancel(ctx)
+	if err := s.link.blackHole(whole, step.directions...); err != nil {
+		return err
+	}
 	d.Begun = history.Now()
 	lasts := step.lasts
 	if step.unheard {
@@ -186,9 +187,9 @@ func (s *seat) partition(ctx context.Context, step step, d history.Disturbance) 
 	}
 	wait(ctx, lasts)
 	d.Ending = history.Now()
-	s.link.Heal()
-	s.run.disturbed(d, history.Now())
-	return nil
+	err := s.link.heal(whole)
+	s.run.disturbed(d, history.Now()+s.link.deafness(d.Ending-d.Begin))
+	return err
 }
 
 // stopTimeout is how long a client may take to end when it is asked to: it has

@@ -135,6 +135,9 @@ func (r *Run) excuse(holds map[string][]*hold) {
 		}
 		for _, hs := range holds {
 			for _, h := range hs {
+				if h.free <= d.Begin || min(h.acquire.called, h.acquire.returned-r.Trust) > d.Begun {
+					continue // over before, or begun after
+				}
 				asked := r.asked(d, h)
 				if early := max(asked, d.Begin); d.mayEnd(h, asked) && early < h.free {
 					h.granted, h.free, h.how = min(h.granted, asked), early, d.Kind
