@@ -25,9 +25,10 @@ const closeTimeout = time.Second
 
 // A candidate is a connection that is not ours yet.
 type candidate struct {
-	pooled *pgxpool.Conn // nil if it was dialled
-	conn   *pgx.Conn
-	wire   *wire
+	pooled   *pgxpool.Conn // nil if it was dialled, or has left the pool
+	fromPool bool
+	conn     *pgx.Conn
+	wire     *wire
 }
 
 // openCandidate takes a connection from the pool if the pool can give one now. If all are busy with the service's own work it
@@ -43,7 +44,7 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) 
 		cancel()
 		switch {
 		case err == nil:
-			return &candidate{pooled: pooled, conn: pooled.Conn(), wire: newWire(pooled.Conn())}, nil
+			return &candidate{pooled: pooled, fromPool: true, conn: pooled.Conn(), wire: newWire(pooled.Conn())}, nil
 		case ctx.Err() != nil:
 			return nil, unavailable(fmt.Errorf("no connection in time: %w", ctx.Err()))
 		case !errors.Is(err, context.DeadlineExceeded):

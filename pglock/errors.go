@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -196,6 +197,20 @@ func classifyServer(pgErr *pgconn.PgError, err error) error {
 // pgError makes an error of what a function of the migrations caught.
 func pgError(code, message string) error {
 	return classify(&pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: code, Message: message})
+}
+
+// brokeOff reports whether err is the end of a connection, rather than an answer of the server.
+func brokeOff(err error) bool {
+	if err == nil {
+		return false
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return strings.HasPrefix(pgErr.Code, "57P")
+	}
+	if network, ok := errors.AsType[net.Error](err); ok {
+		return !network.Timeout()
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // canHeal reports whether waiting may make err go away, so that a waiter should try again.

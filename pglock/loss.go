@@ -43,13 +43,8 @@ func (s *session) lose(err error) {
 	locks := slices.Clone(s.locks)
 	m.mu.Unlock()
 
-	lost := 0
-	for _, l := range locks {
-		if l.lose(err) {
-			lost++
-		}
-	}
-	if lost > 0 {
+	locks = slices.DeleteFunc(locks, func(l *Lock) bool { return !l.lose(err) }) // those that had ended are not lost
+	if len(locks) > 0 {
 		m.logLoss(s, locks, err)
 	}
 	s.conn.abandon()

@@ -111,18 +111,19 @@ func (m *manager) pick(w *waiter, n int) (*session, error) {
 	if s := m.withRoom(n); s != nil {
 		return s, nil
 	}
-	if last := len(m.idle) - 1; last >= 0 {
-		s := m.idle[last]
-		m.idle = m.idle[:last]
-		s.parked = false
-		m.room = s
-		return s, nil
+	if len(m.idle) > 0 {
+		m.room = m.takeIdle()
+		return m.room, nil
 	}
 	if len(m.sessions) >= m.config.MaxSessions {
 		return nil, fmt.Errorf("%w: %d sessions are in use", ErrSessionLimit, len(m.sessions))
 	}
 	s := m.newSession(w)
-	m.room = s
+	if m.config.LocksPerSession > 1 {
+		m.room = s
+	} else if !w.try && m.mayWaitMore() {
+		m.reserve(s) // it can go on waiting on the connection that its try was made on
+	}
 	return s, nil
 }
 
@@ -151,11 +152,6 @@ func (m *manager) newSession(w *waiter) *session {
 	if m.config.AllowPooler {
 		s.mark = rand.Text()
 	}
-	// A waiter's session can go on waiting on the connection that its try was made on.
-	if !w.try && m.waiting < m.config.MaxWaiting && m.slice >= 0 {
-		s.mayWait = true
-		m.waiting++
-	}
 	m.sessions[s] = struct{}{}
 	m.count.opened++
 	m.wg.Add(1)
@@ -163,22 +159,56 @@ func (m *manager) newSession(w *waiter) *session {
 	return s
 }
 
-// startWaiting lets ks wait for a lock that somebody else holds: on s if it is free for that, else by polling. m.mu is held.
-func (m *manager) startWaiting(ks *keyState, s *session) {
-	if s.state != open || s.load > 0 || s.stop || ks.queue.first.set != nil {
-		m.pause(ks, nil)
-		return
-	}
-	if !s.mayWait && m.waiting < m.config.MaxWaiting {
+// mayWaitMore reports whether one more session may wait. Where sessions are shared one is left for those that need not
+// wait. m.mu is held.
+func (m *manager) mayWaitMore() bool {
+	return m.waiting < m.config.MaxWaiting && m.slice >= 0 &&
+		(m.config.LocksPerSession == 1 || m.waiting < m.config.MaxSessions-1)
+}
+
+// reserve makes s a session that waits, or is about to. m.mu is held.
+func (m *manager) reserve(s *session) {
+	if !s.mayWait {
 		s.mayWait = true
 		m.waiting++
 	}
-	if !s.mayWait || m.slice < minSlice {
-		m.pause(ks, nil)
-		return
-	}
+}
+
+// waitOn lets s wait for ks. m.mu is held.
+func (m *manager) waitOn(s *session, ks *keyState) {
+	m.reserve(s)
 	s.waitFor = ks
 	ks.front, ks.session = frontWaiting, s
+	s.wake()
+}
+
+// takeIdle returns the parked session that was used last. m.mu is held.
+func (m *manager) takeIdle() *session {
+	last := len(m.idle) - 1
+	s := m.idle[last]
+	m.idle = m.idle[:last]
+	s.parked = false
+	return s
+}
+
+// startWaiting lets ks wait for a lock that somebody else holds: on s if nothing else is done on it, else on a session of
+// its own, else by polling. m.mu is held.
+func (m *manager) startWaiting(ks *keyState, s *session) {
+	head := ks.queue.first
+	switch {
+	case head.set != nil || m.slice < minSlice:
+		m.pause(ks, nil)
+	case s.state == open && s.load == 0 && !s.stop && (s.mayWait || m.mayWaitMore()):
+		m.waitOn(s, ks)
+	case m.mayWaitMore() && len(m.idle) > 0:
+		m.waitOn(m.takeIdle(), ks)
+	case m.mayWaitMore() && len(m.sessions) < m.config.MaxSessions:
+		own := m.newSession(head)
+		m.reserve(own)
+		m.tryOn(own, ks)
+	default:
+		m.pause(ks, nil)
+	}
 }
 
 // stopWaiting takes the role of a waiting session from s. m.mu is held.

@@ -3,16 +3,31 @@ package pglock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // open makes the session's first tries on a connection that is not ours yet. If one succeeds, or if the session is to
 // wait, the connection becomes ours (s.conn is set). If none does it goes back untouched and the session is over.
 func (s *session) open() error {
-	candidate, err := openCandidate(s.ctx, s.m.pool)
-	if err != nil {
-		return err
+	for attempt := int32(0); ; attempt++ {
+		candidate, err := openCandidate(s.ctx, s.m.pool)
+		if err != nil {
+			return err
+		}
+		err = s.openOn(candidate)
+		// The pool may hand out connections of a server that has been restarted since.
+		if stale := candidate.fromPool && brokeOff(err); !stale || attempt >= s.m.pool.Config().MaxConns || s.ctx.Err() != nil {
+			return err
+		}
+		s.m.mu.Lock()
+		s.tries = slices.Concat(s.batch.tries, s.tries)
+		s.m.mu.Unlock()
 	}
+}
+
+// openOn is open on one candidate.
+func (s *session) openOn(candidate *candidate) error {
 	for {
 		s.m.mu.Lock()
 		s.takeTries()

@@ -73,9 +73,9 @@ func (s *session) usable() bool {
 	return s.state != ended && !s.stop && !s.unwanted && s.waitFor == nil
 }
 
-// hasRoom reports whether s may take requests and carries at most load locks. manager.mu is held.
+// hasRoom reports whether s may take requests of anybody and carries at most load locks. manager.mu is held.
 func (s *session) hasRoom(load int) bool {
-	return s.usable() && s.load <= load
+	return s.usable() && !s.mayWait && s.load <= load
 }
 
 // wanted reports whether somebody waits for one of the tries of s. manager.mu is held.

@@ -1,0 +1,117 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed35111a8b/pglock/internal/pgtest"
+	"github.com/seed35111a8b/pglock/pglock"
+)
+
+func TestTryAcquireSurvivesAPoolOfDeadConnections(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	pool := pgtest.Pool(t, pgtest.NewDatabase(t, s), func(c *pgxpool.Config) {
+		c.MaxConns = 4
+		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	})
+	locker, err := pglock.New(pool, nil)
+	require.NoError(t, err)
+	defer closeLocker(t, locker)
+	require.NoError(t, locker.Migrate(t.Context()))
+	conns := make([]*pgxpool.Conn, 4)
+	for i := range conns {
+		conns[i], err = pool.Acquire(t.Context())
+		require.NoError(t, err)
+	}
+	for _, conn := range conns {
+		conn.Release()
+	}
+	require.NoError(t, s.Restart(t.Context()))
+	lock, err := locker.TryAcquire(t.Context(), pgtest.Key(t))
+	require.NoError(t, err)
+	require.NoError(t, lock.Release(t.Context()))
+}
+
+// TestAWaiterDoesNotTakeTheOnlySharedSession lets one key be waited for where all locks have to share one session.
+func TestAWaiterDoesNotTakeTheOnlySharedSession(t *testing.T) {
+	t.Parallel()
+	theirs, _ := newLocker(t, nil)
+	ours, _ := newLocker(t, &pglock.Config{LocksPerSession: 1000, MaxSessions: 1})
+	key := pgtest.Key(t)
+	held, err := theirs.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	waited := make(chan error, 1)
+	go func() {
+		lock, err := ours.Acquire(t.Context(), key)
+		if err == nil {
+			err = lock.Release(t.Context())
+		}
+		waited <- err
+	}()
+	require.NoError(t, pgtest.Poll(t.Context(), "a waiter", func() bool { return ours.Stat().Waiters == 1 }))
+	for range 20 {
+		lock, err := ours.TryAcquire(t.Context(), pgtest.Key(t))
+		require.NoError(t, err)
+		require.NoError(t, lock.Release(t.Context()))
+	}
+	require.NoError(t, held.Release(t.Context()))
+	require.NoError(t, <-waited)
+}
+
+// TestAGrantThatIsOlderThanTheCallIsNotItsAnswer holds an answer of the server back until those who asked have gone, ends
+// their session, and asks anew: the old grant is not theirs to give any more.
+func TestAGrantThatIsOlderThanTheCallIsNotItsAnswer(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	dsn := pgtest.NewDatabase(t, s)
+	config, err := pgxpool.ParseConfig(dsn)
+	require.NoError(t, err)
+	proxy := pgtest.ProxyTo(t, s)
+	pool := pgtest.Pool(t, s.Via(proxy.Addr(), config.ConnConfig.Database))
+	ours, err := pglock.New(pool, &pglock.Config{LocksPerSession: 1000})
+	require.NoError(t, err)
+	defer closeLocker(t, ours)
+	require.NoError(t, ours.Migrate(t.Context()))
+	theirs, err := pglock.New(pgtest.Pool(t, dsn), nil)
+	require.NoError(t, err)
+	defer closeLocker(t, theirs)
+	busy, err := ours.Acquire(t.Context(), pgtest.Key(t)) // so that there is a session
+	require.NoError(t, err)
+	key := pgtest.Key(t)
+
+	proxy.BlackHole(pgtest.ToClient)
+	gone, cancel := context.WithCancel(t.Context())
+	asked := make(chan error, 1)
+	go func() { _, err := ours.TryAcquire(gone, key); asked <- err }()
+	require.NoError(t, pgtest.Poll(t.Context(), "the grant", func() bool {
+		holders, err := theirs.Holders(t.Context(), key)
+		return err == nil && len(holders) == 1
+	}))
+	cancel()
+	require.ErrorIs(t, <-asked, context.Canceled)
+	holders, err := theirs.Holders(t.Context(), key)
+	require.NoError(t, err)
+	require.NoError(t, theirs.Terminate(t.Context(), holders[0]))
+	next, err := theirs.Acquire(t.Context(), key)
+	require.NoError(t, err)
+
+	again := make(chan *pglock.Lock, 1)
+	go func() {
+		lock, err := ours.TryAcquire(t.Context(), key)
+		if !errors.Is(err, pglock.ErrNotAcquired) {
+			t.Errorf("TryAcquire of a lock that is held: %v", err)
+		}
+		again <- lock
+	}()
+	require.NoError(t, pgtest.Poll(t.Context(), "the call", func() bool { return ours.Stat().Waiters == 1 }))
+	proxy.Heal()
+	require.Nil(t, <-again)
+	require.NoError(t, next.Verify(t.Context()))
+	require.NoError(t, next.Release(t.Context()))
+	require.ErrorIs(t, busy.Release(t.Context()), pglock.ErrLost)
+}
