@@ -47,7 +47,7 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $pglock$
   update "pglock".reign r
      set base = greatest(r.base + (1::bigint << 20),
-                         floor(extract(epoch from clock_timestamp() - r.created_at))::bigint << 20),
+                         floor(extract(epoch from clock_timestamp() - r.created_at) * 1000)::bigint << 10),
          started_at = pg_postmaster_start_time(),
          stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity'),
          database_id = d.oid,

@@ -17,7 +17,8 @@ type ElectionConfig struct {
 	// Name is how the others see this candidate. Default: host and process ID.
 	Name string
 
-	// Resources are claimed, as Lock.Claim does, before a term begins, so that the leader before is shut out of them.
+	// Resources are claimed, as Lock.Claim does, before a term begins, so that the leader before is shut out of them. If
+	// that takes longer than Config.Lease, since a transaction of the leader before holds them, the term is given up.
 	Resources []string
 
 	// DB is where the resources are claimed. Default: the Locker's pool.
@@ -39,7 +40,9 @@ type ElectionConfig struct {
 }
 
 // An Election lets candidates in any number of processes, each with an Election of the same key, agree on one leader at a
-// time. A term is a held lock; its token names it, and later terms have higher ones. It is safe for concurrent use.
+// time. A term is a held lock; its token names it, and later terms have higher ones. Where the server itself ends a leader's
+// session it tells both sides at the same time, so that both contexts can be alive for as long as the old leader takes to
+// read it: claim Resources. It is safe for concurrent use.
 type Election struct {
 	m      *manager
 	locker *Locker

@@ -29,8 +29,16 @@ type Fencer struct {
 
 	// IdleTimeout bounds how long a fenced transaction may be idle between two statements, by
 	// idle_in_transaction_session_timeout, unless the session's own bound is shorter: a writer that freezes holds the
-	// resource's row against its successor. Default: no other bound than the session's.
+	// resource's row against its successor. Negative: no other bound than the session's. Default: DefaultLease.
 	IdleTimeout time.Duration
+}
+
+// idleMillis is IdleTimeout as the function fence takes it.
+func (f Fencer) idleMillis() int64 {
+	if f.IdleTimeout == 0 {
+		return DefaultLease.Milliseconds()
+	}
+	return f.IdleTimeout.Milliseconds() // below 0 is no bound there
 }
 
 // maxResource keeps resources within what a B-tree index takes:
@@ -79,12 +87,12 @@ func (f Fencer) fenceAll(ctx context.Context, tx pgx.Tx, token int64, resources 
 	}
 	schema := quotedSchema(f.schema())
 	if len(resources) == 1 {
-		_, err := tx.Exec(ctx, "SELECT "+schema+".fence($1,$2,$3)", resources[0], token, f.IdleTimeout.Milliseconds())
+		_, err := tx.Exec(ctx, "SELECT "+schema+".fence($1,$2,$3)", resources[0], token, f.idleMillis())
 		return classify(err)
 	}
 	sorted := slices.Compact(slices.Sorted(slices.Values(resources)))
 	_, err := tx.Exec(ctx, "SELECT "+schema+".fence(r,$2,$3) FROM unnest($1::text[]) AS r", sorted, token,
-		f.IdleTimeout.Milliseconds())
+		f.idleMillis())
 	return classify(err)
 }
 

@@ -19,8 +19,11 @@ type Leader struct {
 	Since time.Time
 }
 
-// take makes the term known and shuts the leader before out of the resources.
+// take shuts the leader before out of the resources and makes the term known. It is bounded: a writer of that leader that
+// goes on holds the resource's row for as long as its transaction lives, and a term that does not begin helps nobody.
 func (e *Election) take(ctx context.Context, lock *Lock) error {
+	ctx, cancel := context.WithTimeout(ctx, e.m.config.Lease)
+	defer cancel()
 	if len(e.config.Resources) > 0 {
 		if err := lock.Claim(ctx, e.config.DB, e.config.Resources...); err != nil {
 			return err
