@@ -29,6 +29,7 @@ import (
 const (
 	exitFailure = 1
 	exitUsage   = 2
+	exitSignal  = 130 // as a shell reports a command that Ctrl-C ended
 )
 
 func main() {
@@ -61,6 +62,9 @@ func execute(ctx context.Context, args []string, out io.Writer) int {
 		return exitFailure
 	case errors.Is(err, errUsage):
 		return exitUsage
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "faults: interrupted")
+		return exitSignal
 	default:
 		fmt.Fprintln(os.Stderr, "faults:", err)
 		return exitFailure

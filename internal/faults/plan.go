@@ -90,20 +90,21 @@ func pause(r *rand.Rand) time.Duration {
 	return between(r, lease-margin, 3*lease/2)
 }
 
-// serverPlan are the faults of the server. Before most of its crashes nobody
-// writes for a while: what the server has not flushed by then is the tokens, and
-// a sequence goes back.
+// serverPlan are the faults of the server, in rounds that have each kind. Before
+// most of its crashes nobody writes for a while: see quieten.
 func serverPlan(seed uint64, total time.Duration) []step {
 	r := rand.New(rand.NewPCG(seed, 0))
-	kinds := []weighted{{history.Crash, 50}, {history.CrashBackend, 30}, {history.Restart, 20}}
+	kinds := []string{history.Crash, history.CrashBackend, history.Restart, history.Crash, history.CrashBackend}
 	var plan []step
 	for planned := time.Duration(0); planned < total; {
-		s := step{after: between(r, 4*time.Second, 12*time.Second), kind: draw(r, kinds)}
-		if s.kind != history.Restart && r.IntN(4) > 0 {
-			s.quiet = between(r, 600*time.Millisecond, 1600*time.Millisecond)
+		for _, n := range r.Perm(len(kinds)) {
+			s := step{after: between(r, 3*time.Second, 9*time.Second), kind: kinds[n]}
+			if s.kind != history.Restart && r.IntN(5) > 0 {
+				s.quiet = between(r, 600*time.Millisecond, 1600*time.Millisecond)
+			}
+			planned += s.after + s.quiet
+			plan = append(plan, s)
 		}
-		planned += s.after + s.quiet + 1500*time.Millisecond // about what a crash takes
-		plan = append(plan, s)
 	}
 	return plan
 }
