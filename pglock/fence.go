@@ -188,7 +188,7 @@ func (l *Lock) Claim(ctx context.Context, db DB, resources ...string) error {
 	if err := l.Err(); err != nil {
 		return l.wrap("claim", err)
 	}
-	return l.explain("claim", l.m.fencer().Claim(ctx, db, l.token, resources...))
+	return l.explain(ctx, "claim", l.m.fencer().Claim(ctx, db, l.token, resources...))
 }
 
 // Fence guards tx with the lock's token: it must be its first statement. It returns an error that matches ErrStaleToken if a
@@ -198,7 +198,7 @@ func (l *Lock) Fence(ctx context.Context, tx pgx.Tx, resource string) error {
 	if err := l.Err(); err != nil {
 		return l.wrap("fence", err)
 	}
-	return l.explain("fence", l.m.fencer().Fence(ctx, tx, l.token, resource))
+	return l.explain(ctx, "fence", l.m.fencer().Fence(ctx, tx, l.token, resource))
 }
 
 // FencedTx calls fn in a transaction on db that the lock's token guards, and commits it if fn returns nil. If the lock has
@@ -208,7 +208,7 @@ func (l *Lock) FencedTx(ctx context.Context, db DB, resource string, fn func(pgx
 	if err := l.Err(); err != nil {
 		return l.wrap("fenced tx", err)
 	}
-	return l.explain("fenced tx", l.m.fencer().FencedTx(ctx, db, l.token, resource, func(tx pgx.Tx) error {
+	return l.explain(ctx, "fenced tx", l.m.fencer().FencedTx(ctx, db, l.token, resource, func(tx pgx.Tx) error {
 		if err := fn(tx); err != nil {
 			return err
 		}
@@ -221,9 +221,12 @@ func (l *Lock) FencedTx(ctx context.Context, db DB, resource string, fn func(pgx
 
 // explain adds the key to an error of the Fencer's own, and to any error that the lock has ended: what failed may have
 // failed because a context ended with it.
-func (l *Lock) explain(op string, err error) error {
+func (l *Lock) explain(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, ErrStaleToken) {
+		l.m.traceStaleToken(ctx, l, err)
 	}
 	if lockErr, ok := err.(*LockError); ok && lockErr.Key == "" { //nolint:errorlint // only our own, not one of fn's
 		lockErr.Key = l.m.label(l.key)
