@@ -112,8 +112,8 @@ func ofSessions() []mutant {
 		}}, checks, "TestP5_WaiterWhoseSessionIsEndedGoesOn"},
 		{"contended-try-keeps-the-connection", []edit{{
 			"pglock/open.go",
-			"\t\tif again = s.allHeld(); !again {\n\t\t\tc.giveBack()\n\t\t}\n",
-			"\t\tif again = s.allHeld(); !again {\n\t\t\tc.discard()\n\t\t}\n",
+			"\t\tif s.lastTries() {\n\t\t\tc.giveBack()\n",
+			"\t\tif s.lastTries() {\n\t\t\tc.discard()\n",
 		}}, promises, "TestP8_ContendedTryOpensNothingAndBurnsNoToken"},
 	}
 }
@@ -128,6 +128,11 @@ func ofTokens() []mutant {
 		{"life-without-crash-mark", []edit{
 			{locksSQL, "      and r.stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity')\n", ""},
 		}, promises, "TestP6_TokensIncreaseOver20Crashes"},
+		{"restored-reign-taken-for-ours", []edit{{
+			locksSQL,
+			"      and r.written_by = r.xmin\n",
+			"",
+		}}, promises, "TestP6_TokensIncreaseWithADumpRestoredWhileTheServerRuns"},
 		{"reign-waits-for-standby", []edit{{
 			"pglock/sql.go",
 			"SET LOCAL synchronous_commit TO local;",

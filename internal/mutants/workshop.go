@@ -104,13 +104,9 @@ func (w *workshop) try(ctx context.Context, m mutant) (r result, err error) {
 	}()
 	r.mutant = m
 	for _, e := range m.edits {
-		path := filepath.Join(w.dir, filepath.FromSlash(e.file))
-		data, err := os.ReadFile(path)
+		path, data, err := e.find(w.dir)
 		if err != nil {
 			return r, err
-		}
-		if n := strings.Count(string(data), e.old); n != 1 {
-			return r, fmt.Errorf("%s has the text to be replaced %d times, not once:\n%s", e.file, n, e.old)
 		}
 		if _, edited := before[path]; !edited {
 			before[path] = data
@@ -134,6 +130,18 @@ func (w *workshop) try(ctx context.Context, m mutant) (r result, err error) {
 		return r, fmt.Errorf("no test failed, yet: %w\n%s", err, out)
 	}
 	return r, nil
+}
+
+// find reads the file below root in which the edit's text stands once.
+func (e edit) find(root string) (path string, data []byte, err error) {
+	path = filepath.Join(root, filepath.FromSlash(e.file))
+	if data, err = os.ReadFile(path); err != nil {
+		return "", nil, err
+	}
+	if n := strings.Count(string(data), e.old); n != 1 {
+		return "", nil, fmt.Errorf("%s has the text to be replaced %d times, not once:\n%s", e.file, n, e.old)
+	}
+	return path, data, nil
 }
 
 // build compiles the tests of a package. It compiles the rest as well, so that
