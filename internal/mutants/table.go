@@ -72,8 +72,8 @@ func ofTrust() []mutant {
 		}, promises, "TestP8_WarmTryIsOneRoundTrip"},
 		{"loss-forgotten", []edit{{
 			"pglock/loss.go",
-			"if l.lose(err) {",
-			"if l.Err() != nil {",
+			"return !l.lose(err) })",
+			"return l.Err() == nil })",
 		}}, checks, "TestP5_HolderWhoseSessionIsEndedIsTold"},
 	}
 }
