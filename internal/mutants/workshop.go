@@ -167,6 +167,7 @@ func (w *workshop) test(ctx context.Context, program, pkg string, tests []string
 	cmd := exec.CommandContext(ctx, program, "-test.v", "-test.timeout="+timeout.String(),
 		"-test.run=^("+strings.Join(tests, "|")+")$")
 	cmd.Dir = filepath.Join(w.dir, filepath.FromSlash(pkg))
+	cmd.WaitDelay = 10 * time.Second // for what a test that hung has left
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
