@@ -30,7 +30,7 @@ LINT         := $(BIN)/golangci-lint-$(LINT_VERSION)
 OUT          := $(CURDIR)/.out
 
 # Modules of their own, so that nobody who imports pglock gets what they need.
-MODULES := migrations/tooltest contrib/gocron contrib/cron
+MODULES := $(patsubst %/go.mod,%,$(wildcard migrations/tooltest/go.mod contrib/*/go.mod bench/go.mod))
 
 # The race detector needs a C compiler. A machine without one still gets its
 # tests, with a warning; CI never goes without.

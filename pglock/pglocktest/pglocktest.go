@@ -45,7 +45,7 @@ func HoldElsewhere(tb testing.TB, pool *pgxpool.Pool, config *pglock.Config, key
 	}
 	return func() {
 		tb.Helper()
-		if err := lock.Release(context.Background()); err != nil { //nolint:usetesting // may be called when the test's ctx has ended
+		if err := lock.Release(context.Background()); err != nil {
 			tb.Errorf("pglocktest: %v", err)
 		}
 	}
