@@ -301,3 +301,16 @@ func TestP9_CancelledWaiterLeavesTheServer(t *testing.T) {
 		require.NoError(t, holder.Release(ctx))
 	})
 }
+
+// requireEnds cancels a wait and returns how long it took to return.
+func requireEnds(tb testing.TB, cancel context.CancelFunc, waiting <-chan outcome) time.Duration {
+	tb.Helper()
+	begin := time.Now()
+	cancel()
+	out := await(tb, "the end of a cancelled wait", waiting)
+	require.ErrorIs(tb, out.err, pglock.ErrNotAcquired)
+	require.ErrorIs(tb, out.err, context.Canceled)
+	took := out.at.Sub(begin)
+	require.Less(tb, took, time.Second)
+	return took
+}
