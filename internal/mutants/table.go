@@ -16,6 +16,7 @@ type edit struct {
 // The packages whose tests catch mutants.
 const (
 	promises = "."
+	library  = "./pglock"
 	checks   = "./internal/mutants"
 	hash     = "./internal/keyhash"
 )
@@ -132,7 +133,7 @@ func ofTokens() []mutant {
 			locksSQL,
 			"      and r.written_by = r.xmin\n",
 			"",
-		}}, promises, "TestP6_TokensIncreaseWithADumpRestoredWhileTheServerRuns"},
+		}}, library, "TestTokensRiseOverARestoreOfTheDataAlone"},
 		{"reign-waits-for-standby", []edit{{
 			"pglock/sql.go",
 			"SET LOCAL synchronous_commit TO local;",
