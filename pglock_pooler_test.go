@@ -182,6 +182,29 @@ func TestP10_TransactionPoolerIsFoundOutThoughAllowed(t *testing.T) {
 	})
 }
 
+// A lock whose backend the pooler has given to somebody else is found out by the
+// next request, which lands elsewhere.
+func TestP10_TransactionPoolerIsFoundOutByAHeartbeat(t *testing.T) {
+	t.Parallel()
+	b := pgtest.PgBouncerTo(t, pgtest.Shared(t), pgtest.TransactionPooling, nil)
+	eachShape(t, func(t *testing.T, config pglock.Config) {
+		ctx := timed(t)
+		dsn := ownDatabase(t, pgtest.Shared(t))
+		config.AllowPooler = true
+		locker, pool := poolerLocker(t, b, dsn, config)
+		lock := acquired(ctx, t, locker, pgtest.Key(t))
+		victim := holderPID(ctx, t, newLocker(t, newPool(t, dsn), nil), lock)
+		for pid := 0; pid != victim; { // until one of these transactions has the backend
+			tx, err := pool.Begin(ctx)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, tx.Rollback(ctx)) }()
+			require.NoError(t, tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid))
+		}
+		require.ErrorIs(t, lock.Verify(ctx), pglock.ErrPooler)
+		require.ErrorIs(t, lock.Err(), pglock.ErrLost)
+	})
+}
+
 // oddSettings are what roles and databases come with. Each must leave locks as
 // they are.
 var oddSettings = map[string][]string{
