@@ -172,7 +172,7 @@ func (a audit) problems() []string {
 		what := fmt.Sprintf("%s: %s of %s (token %d)", f.job, f.kind, f.replica, f.token)
 		add(f.successor == "", "%s: nobody took over", what)
 		add(f.takeOver > f.bound, "%s: taken over after %s, bound %s", what, ms(f.takeOver), ms(f.bound))
-		add(f.kind != faultKill && f.rejected == 0, "%s: its late write was not rejected", what)
+		add((f.kind == faultEnd || f.kind == faultFreeze) && f.rejected == 0, "%s: its late write was not rejected", what)
 	}
 	return list
 }

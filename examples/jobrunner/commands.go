@@ -44,51 +44,100 @@ func migrateCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	return nil
 }
 
-// runCommand is one replica, until ctx ends.
-func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+// runFlags are the command line of run.
+type runFlags struct {
+	name, mode, format, listen string
+	lease, grace               time.Duration
+	migrate, careless          bool
+}
+
+// Modes of a replica. All replicas must run in the same.
+const (
+	modeLock   = "lock"
+	modeLeader = "leader"
+)
+
+func parseRun(args []string, stderr io.Writer) (f runFlags, err error) {
 	flags := newFlags("run", stderr)
-	name := flags.String("name", defaultName(), "the replica's name, as others see it")
-	lease := flags.Duration("lease", pglock.DefaultLease, "how long a frozen or cut-off replica keeps the others waiting")
-	grace := flags.Duration("grace", 5*time.Second, "how long a job may go on after SIGTERM")
-	format := flags.String("log", "text", "text or json")
-	careless := flags.Bool("careless", false, "do not look whether the lock is lost, as the demo wants it")
+	flags.StringVar(&f.name, "name", defaultName(), "the replica's name, as others see it")
+	flags.StringVar(&f.mode, "mode", modeLock, "lock: a lock for each job; leader: one replica runs all jobs. The same for all replicas")
+	flags.DurationVar(&f.lease, "lease", pglock.DefaultLease, "how long a frozen or cut-off replica keeps the others waiting")
+	flags.DurationVar(&f.grace, "grace", 5*time.Second, "how long a job may go on after SIGTERM")
+	flags.StringVar(&f.format, "log", "text", "text or json")
+	flags.StringVar(&f.listen, "http", "", "where to serve /, /healthz and /metrics, such as :8080; empty: nowhere")
+	flags.BoolVar(&f.migrate, "migrate", false, "create or update the tables first")
+	flags.BoolVar(&f.careless, "careless", false, "do not look whether the lock is lost, as the demo wants it")
 	if err := parse(flags, args); err != nil {
-		return err
+		return f, err
 	}
-	handler, err := logHandler(*format, stdout)
 	switch {
-	case err != nil:
+	case f.format != "text" && f.format != "json":
+		err = fmt.Errorf("-log %q: text or json", f.format)
+	case f.name == "" || strings.ContainsFunc(f.name, func(r rune) bool { return r <= ' ' || r > '~' }):
+		err = fmt.Errorf("-name %q: printable ASCII without spaces is needed", f.name)
+	case f.mode != modeLock && f.mode != modeLeader:
+		err = fmt.Errorf("-mode %q: %s or %s", f.mode, modeLock, modeLeader)
+	case f.grace < 0:
+		err = fmt.Errorf("-grace %v: it cannot be negative", f.grace)
+	}
+	return f, err
+}
+
+// runCommand is one replica, until ctx ends.
+func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	f, err := parseRun(args, stderr)
+	if err != nil {
 		return err
-	case *name == "" || strings.ContainsFunc(*name, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return fmt.Errorf("-name %q: printable ASCII without spaces is needed", *name)
-	case *grace < 0:
-		return fmt.Errorf("-grace %v: it cannot be negative", *grace)
 	}
 	jobs, err := exampleJobs()
 	if err != nil {
 		return err
 	}
-	pool, err := openPool(ctx, os.Getenv("DATABASE_URL"), *name)
+	pool, err := openPool(ctx, os.Getenv("DATABASE_URL"), f.name)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	log := slog.New(handler).With("replica", *name)
-	locker, err := newLocker(pool, *lease, log)
+	log := slog.New(logHandler(f.format, stdout)).With("replica", f.name)
+	locker, err := newLocker(pool, f.lease, log)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err = errors.Join(err, closeLocker(ctx, locker)); err == nil {
+			log.Info(evBye)
+		}
+	}()
 	s := &store{pool: pool}
-	if err := s.check(ctx, jobs); err != nil {
-		return errors.Join(err, closeLocker(ctx, locker))
+	if f.migrate {
+		err = s.migrate(ctx, locker, jobs)
+	} else {
+		err = s.check(ctx, jobs)
 	}
-	r := &replica{name: *name, jobs: jobs, locker: locker, store: s, log: log, grace: *grace, careless: *careless}
-	r.run(ctx)
-	if err := closeLocker(ctx, locker); err != nil {
+	if err != nil {
 		return err
 	}
-	log.Info(evBye)
+	r := &replica{name: f.name, jobs: jobs, locker: locker, store: s, log: log, grace: f.grace, careless: f.careless}
+	if f.mode == modeLeader {
+		if r.election, err = newElection(locker, f.name, f.grace); err != nil {
+			return err
+		}
+	}
+	if f.listen != "" {
+		stop, err := serveHTTP(ctx, f.listen, newStatus(r))
+		if err != nil {
+			return fmt.Errorf("-http: %w", err)
+		}
+		defer stop()
+	}
+	r.run(ctx)
 	return nil
+}
+
+// newElection returns the election of the leader, which gives a run that has begun the grace time, and a moment to be
+// recorded, before it lets another lead.
+func newElection(locker *pglock.Locker, name string, grace time.Duration) (*pglock.Election, error) {
+	return pglock.NewElection(locker, "leader", &pglock.ElectionConfig{Name: name, DrainTimeout: grace + time.Second})
 }
 
 // openPool connects to the database, with name as application_name. It returns an error if that cannot be reached.
@@ -136,12 +185,9 @@ func defaultName() string {
 	return fmt.Sprintf("%s-%d", host, os.Getpid())
 }
 
-func logHandler(format string, w io.Writer) (slog.Handler, error) {
-	switch format {
-	case "text":
-		return slog.NewTextHandler(w, nil), nil
-	case "json":
-		return slog.NewJSONHandler(w, nil), nil
+func logHandler(format string, w io.Writer) slog.Handler {
+	if format == "json" {
+		return slog.NewJSONHandler(w, nil)
 	}
-	return nil, fmt.Errorf("-log %q: text or json", format)
+	return slog.NewTextHandler(w, nil)
 }

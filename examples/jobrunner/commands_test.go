@@ -34,9 +34,11 @@ func TestCommandLine(t *testing.T) {
 		{"bad lease", empty, []string{"run", "-lease", "1ms"}, exitFailure, "Lease 1ms"},
 		{"bad lease of the demo", "", []string{"demo", "-lease", "1ms"}, exitFailure, "-lease 1ms"},
 		{"bad name", empty, []string{"run", "-name", "a b"}, exitFailure, `-name "a b"`},
+		{"bad mode", empty, []string{"run", "-mode", "both"}, exitFailure, `-mode "both": lock or leader`},
 		{"bad grace", empty, []string{"run", "-grace", "-1s"}, exitFailure, "-grace -1s"},
 		{"bad log", empty, []string{"run", "-log", "xml"}, exitFailure, `-log "xml": text or json`},
 		{"not migrated", empty, []string{"run"}, exitFailure, "run `jobrunner migrate`"},
+		{"nowhere to listen", empty, []string{"run", "-migrate", "-http", "nowhere:x"}, exitFailure, "-http"},
 		{"migrate", empty, []string{"migrate"}, 0, "the database is ready"},
 		{"migrate again", empty, []string{"migrate"}, 0, "the database is ready"},
 	} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -124,7 +125,9 @@ func (d *demo) play(ctx context.Context) error {
 		d.endSession,
 		func(ctx context.Context) error { return d.watch(ctx, "report", 2) },
 		d.freezeHolder,
-		func(ctx context.Context) error { return d.watch(ctx, "invoices", 4) },
+		func(ctx context.Context) error { return d.watch(ctx, "invoices", 1) },
+		d.rollingRestart,
+		func(ctx context.Context) error { return d.watch(ctx, "invoices", 2) },
 	} {
 		if err := part(ctx); err != nil {
 			return err
@@ -164,11 +167,14 @@ func (d *demo) settle(ctx context.Context, healthy bool) (until time.Time, err e
 // stop ends all replicas with SIGTERM. The error says which did not end cleanly.
 func (d *demo) stop(ctx context.Context) error {
 	d.view.heading("SIGTERM to all replicas")
-	if err := d.fleet.stop(); err != nil {
-		return err
+	last := slices.Collect(maps.Keys(d.fleet.processes))
+	for _, name := range last {
+		if err := d.fleet.terminate(name); err != nil {
+			return err
+		}
 	}
 	var err error
-	for range d.fleet.ending {
+	for range last {
 		_, awaitErr := d.await(ctx, "a replica to end", func(e event) bool {
 			return e.Msg == evEnded && d.fleet.ending[e.Replica] != nil
 		})

@@ -9,6 +9,7 @@ import (
 // What a replica logs, as the messages of its log records. The demo follows them.
 const (
 	evReady    = "ready"
+	evLeads    = "leads"
 	evBegan    = "began"
 	evDone     = "done"
 	evRefused  = "refused here"      // the library knew that the lock was lost

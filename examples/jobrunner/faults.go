@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/seed35111a8b/pglock/pglock"
@@ -14,6 +16,7 @@ const (
 	faultKill   = "kill -9"
 	faultEnd    = "session ended"
 	faultFreeze = "SIGSTOP"
+	faultTerm   = "SIGTERM"
 )
 
 // slack is what a take-over may take beside what it is bound by: the fault is noted before it happens, and two cores are
@@ -87,6 +90,60 @@ func (d *demo) freezeHolder(ctx context.Context) error {
 	}
 	d.view.say(ctx, "%s is AWAKE again, and knows nothing", holder.Replica)
 	return d.rejection(ctx, holder)
+}
+
+// rollingRestart replaces the replicas one by one, as a deployment does: first the holder of a lock in the middle of a job,
+// which finishes that and hands the next tick over, then the others.
+func (d *demo) rollingRestart(ctx context.Context) error {
+	d.view.heading("(4) a rolling restart: SIGTERM to one replica after the other, beginning with a holder in the middle of a job")
+	old := slices.Sorted(maps.Keys(d.fleet.processes))
+	holder, _, err := d.holder(ctx, "invoices")
+	if err != nil {
+		return err
+	}
+	// The run is finished first, and the next tick comes two seconds after this one.
+	if err := d.store.noteFault(ctx, faultTerm, holder, 2*time.Second+2*slack); err != nil {
+		return err
+	}
+	if err := d.restart(ctx, holder.Replica); err != nil {
+		return err
+	}
+	for _, name := range old {
+		if name == holder.Replica {
+			continue
+		}
+		if err := d.restart(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restart ends a replica and starts another in its place, when it has ended cleanly.
+func (d *demo) restart(ctx context.Context, name string) error {
+	if err := d.fleet.terminate(name); err != nil {
+		return err
+	}
+	d.view.say(ctx, "%s is told to END", name)
+	at := time.Now()
+	clean := false
+	_, err := d.await(ctx, name+" to end", func(e event) bool {
+		clean = clean || e.Replica == name && e.Msg == evBye
+		return e.Replica == name && e.Msg == evEnded
+	})
+	if err != nil {
+		return err
+	}
+	if !clean {
+		return fmt.Errorf("replica %s did not end cleanly", name)
+	}
+	next := name + "-2"
+	d.view.say(ctx, "%s has drained and ended after %s; %s is started in its place", name, ms(time.Since(at)), next)
+	if err := d.fleet.start(ctx, next); err != nil {
+		return err
+	}
+	_, err = d.await(ctx, next+" to be ready", func(e event) bool { return e.Replica == next && e.Msg == evReady })
+	return err
 }
 
 // holder returns the next run of the job that begins, and the session of its lock.

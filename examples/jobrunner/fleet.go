@@ -73,15 +73,14 @@ func (f *fleet) kill(name string) error {
 	return p.Kill()
 }
 
-// stop sends SIGTERM to all replicas.
-func (f *fleet) stop() error {
-	for name, p := range f.processes {
-		if err := p.Signal(syscall.SIGTERM); err != nil {
-			return fmt.Errorf("replica %s: %w", name, err)
-		}
-		f.ending[name] = p
-		delete(f.processes, name)
+// terminate sends SIGTERM to a replica.
+func (f *fleet) terminate(name string) error {
+	p := f.processes[name]
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("replica %s: %w", name, err)
 	}
+	f.ending[name] = p
+	delete(f.processes, name)
 	return nil
 }
 

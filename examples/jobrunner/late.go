@@ -34,7 +34,7 @@ func (r *replica) runCareless(held, halt context.Context, lock *pglock.Lock, j j
 	if err := r.awaitSuccessor(halt, a); err != nil {
 		return err
 	}
-	err = pglock.Fencer{}.FencedTx(halt, r.store.pool, a.token, a.job, func(tx pgx.Tx) error {
+	err = r.locker.Fencer().FencedTx(halt, r.store.pool, a.token, a.job, func(tx pgx.Tx) error {
 		return a.finish(halt, tx, amount)
 	})
 	if stale, ok := pglock.AsStaleToken(err); ok {

@@ -39,6 +39,7 @@ type bundle struct {
 	store  *store
 	locker *pglock.Locker
 	jobs   []job
+	mode   string // of the replicas; empty: modeLock
 }
 
 func newBundle(t *testing.T, jobs ...job) *bundle {
@@ -69,6 +70,11 @@ func (b *bundle) replica(t *testing.T, name string, careless bool) (stop func())
 	r := &replica{
 		name: name, jobs: b.jobs, locker: locker, store: s, careless: careless, grace: 10 * time.Second,
 		log: slog.New(slog.NewTextHandler(t.Output(), nil)).With("replica", name),
+	}
+	if b.mode == modeLeader {
+		election, err := newElection(locker, name, r.grace)
+		require.NoError(t, err)
+		r.election = election
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

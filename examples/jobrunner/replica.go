@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,15 +19,19 @@ const retryPause = 500 * time.Millisecond
 
 // replica runs the ticks of all jobs, together with others like it. For each job it waits until a tick is due and then for
 // the job's lock: whoever gets it first runs the tick, and the others, when the lock comes to them, find it done. If the
-// holder dies they get the lock at once, and find the tick still to do.
+// holder dies they get the lock at once, and find the tick still to do. With an election there is one lock for all jobs, and
+// its holder, the leader, runs all ticks.
 type replica struct {
 	name     string
 	jobs     []job
 	locker   *pglock.Locker
 	store    *store
 	log      *slog.Logger
-	grace    time.Duration // for runs that have begun, when the replica is to end
-	careless bool          // see late.go
+	election *pglock.Election // nil: a lock for each job
+	grace    time.Duration    // for runs that have begun, when the replica is to end
+	careless bool             // see late.go
+
+	ticks, stale atomic.Int64 // runs recorded, and writes that the fence refused
 }
 
 // run runs ticks until ctx ends. Runs that have begun by then have the grace time to finish before they are cancelled. When
@@ -45,11 +50,53 @@ func (r *replica) run(ctx context.Context) {
 	})
 	defer stop()
 	r.log.Info(evReady)
+	if r.election != nil {
+		r.campaign(ctx, halt)
+		return
+	}
 	var jobs sync.WaitGroup
 	for _, j := range r.jobs {
 		jobs.Go(func() { r.follow(ctx, halt, j) })
 	}
 	jobs.Wait()
+}
+
+// campaign runs the ticks of all jobs while this replica leads, until ctx ends.
+func (r *replica) campaign(ctx, halt context.Context) {
+	for {
+		err := r.election.Run(ctx, func(ctx context.Context, term *pglock.Term) error {
+			r.log.Info(evLeads, "token", term.Token())
+			var jobs sync.WaitGroup
+			for _, j := range r.jobs {
+				jobs.Go(func() { r.serve(ctx, halt, term.Lock(), j) })
+			}
+			jobs.Wait()
+			return nil
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		r.log.Error(evFailed, "error", err)
+		pause(ctx, retryPause)
+	}
+}
+
+// serve runs the ticks of one job until ctx, a term's, ends. A run that has begun may finish: the Election waits for it before
+// it lets another lead.
+func (r *replica) serve(ctx, halt context.Context, lock *pglock.Lock, j job) {
+	held, cancel := lock.Bind(halt)
+	defer cancel()
+	var wait time.Duration
+	for pause(ctx, wait) {
+		var err error
+		if wait, err = r.runDue(ctx, held, halt, lock, j); err == nil {
+			continue
+		}
+		if !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrReleased) {
+			r.log.Error(evFailed, "job", j.name, "error", err)
+		}
+		wait = retryPause
+	}
 }
 
 // follow runs the ticks of one job until ctx ends. halt cancels a run that has begun.
@@ -111,6 +158,9 @@ func (r *replica) runTick(held context.Context, lock *pglock.Lock, j job, a *att
 // record writes the result. The fence lets it through only if no later holder has begun, whatever this one believes.
 func (r *replica) record(ctx context.Context, lock *pglock.Lock, a *attempt, amount int64) error {
 	err := lock.FencedTx(ctx, r.store.pool, a.job, func(tx pgx.Tx) error { return a.finish(ctx, tx, amount) })
+	if err == nil {
+		r.ticks.Add(1)
+	}
 	if stale, ok := pglock.AsStaleToken(err); ok {
 		err = errors.Join(err, r.rejected(ctx, a, stale))
 	}
@@ -119,6 +169,7 @@ func (r *replica) record(ctx context.Context, lock *pglock.Lock, a *attempt, amo
 
 // rejected logs and notes that the fence refused the write of a.
 func (r *replica) rejected(ctx context.Context, a *attempt, stale *pglock.StaleTokenError) error {
+	r.stale.Add(1)
 	err := r.store.noteRejection(context.WithoutCancel(ctx), a, stale.Highest)
 	r.log.Warn(evRejected, a.attrs("highest", stale.Highest)...)
 	return err

@@ -15,12 +15,23 @@ import (
 
 func TestTwoReplicasRunEachTickOnce(t *testing.T) {
 	t.Parallel()
+	for _, mode := range []string{modeLock, modeLeader} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			testTwoReplicas(t, mode)
+		})
+	}
+}
+
+func testTwoReplicas(t *testing.T, mode string) {
+	t.Helper()
 	var worked atomic.Int64
 	instant := func(context.Context, time.Time) (int64, error) { return worked.Add(1), nil }
 	b := newBundle(t,
 		job{name: "instant", schedule: every(100 * time.Millisecond), work: instant},
 		job{name: "busy", schedule: every(250 * time.Millisecond), work: simulate(100 * time.Millisecond)},
 	)
+	b.mode = mode
 	stopA, stopB := b.replica(t, "a", false), b.replica(t, "b", false)
 	pgtest.Eventually(t, "runs", func() bool { return b.count(t, "SELECT count(*) FROM jobrunner.job_runs WHERE job = 'busy'") >= 8 })
 	until, err := b.store.now(t.Context())
@@ -120,8 +131,10 @@ func TestSIGTERM(t *testing.T) {
 		args string
 		runs int
 	}{
-		"finishes the job": {"-grace 10s", 1},
-		"cancels the job":  {"-grace 0s", 0},
+		"finishes the job":             {"-grace 10s", 1},
+		"cancels the job":              {"-grace 0s", 0},
+		"of a leader finishes the job": {"-mode leader -grace 10s", 1},
+		"of a leader cancels the job":  {"-mode leader -grace 0s", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -96,7 +96,9 @@ func (s *store) begin(ctx context.Context, lock *pglock.Lock, j job, replica str
 		}
 		a = &b
 		_, err = tx.Exec(ctx, `INSERT INTO jobrunner.attempts (job, token, scheduled_at, replica, started_at)
-			VALUES ($1, $2, $3, $4, $5)`, b.job, b.token, b.tick, b.replica, b.startedAt)
+			VALUES ($1, $2, $3, $4, $5)
+			ON CONFLICT (job, token, scheduled_at) DO UPDATE SET started_at = excluded.started_at`, // it failed before in this term
+			b.job, b.token, b.tick, b.replica, b.startedAt)
 		return err
 	})
 	if err != nil {

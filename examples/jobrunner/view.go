@@ -87,6 +87,8 @@ func (v *view) event(ctx context.Context, e event) {
 	switch e.Msg {
 	case evReady:
 		what += "is ready"
+	case evLeads:
+		what += fmt.Sprintf("leads (#%d)", e.Token)
 	case evBegan:
 		v.began[e.Job] = e
 		what += fmt.Sprintf("begins %s %s", e.Job, clock(e.Tick))
