@@ -46,7 +46,14 @@ type globals struct {
 type commandLine struct {
 	globals
 
-	Run runCommand `cmd:"" help:"Run a command while holding a lock."`
+	Run       runCommand       `cmd:"" help:"Run a command while holding a lock."`
+	Ls        lsCommand        `cmd:"" help:"List the advisory locks of the database: who holds them, who waits."`
+	Who       whoCommand       `cmd:"" help:"Show who holds a lock, and who waits for it."`
+	Key       keyCommand       `cmd:"" help:"Print the lock ID of a key: the number that PostgreSQL locks. Needs no server."`
+	Terminate terminateCommand `cmd:"" help:"End the session that holds a lock."`
+	Tokens    tokensCommand    `cmd:"" help:"Show the next fencing token and the highest that was accepted."`
+	Migrate   migrateCommand   `cmd:"" help:"Create, update, remove or print pglock's tables and functions."`
+	Doctor    doctorCommand    `cmd:"" help:"Check whether locks work on this server, for this role; with a remedy for each finding."`
 }
 
 // An app is what the commands work with.
