@@ -240,6 +240,7 @@ func settings(lease time.Duration, owner, name string, refused map[string]bool) 
 		{"tcp_keepalives_count", "4"},
 		{"client_connection_check_interval", strconv.FormatInt(min(1000, lease.Milliseconds()/3), 10)},
 		{"synchronous_commit", "off"},
+		{"jit", "off"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
 		{"default_transaction_deferrable", "off"},
