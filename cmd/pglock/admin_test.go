@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -119,15 +118,12 @@ func TestNoPasswordInAnyOutput(t *testing.T) {
 		"host=127.0.0.1 port=1 password=" + secret,
 		"host=127.0.0.1 port=1 password='" + secret,
 		"host=127.0.0.1 sslmode=" + secret + " password=" + secret,
-		"postgres://" + secret,
 	} {
 		h := hostOn(t, dsn)
 		for _, args := range []string{"run k -- true", "ls", "who k", "tokens", "terminate k", "migrate up", "doctor", "doctor --json"} {
 			r := h.sh(t, `"$PGLOCK" `+args)
 			require.NotZero(t, r.code)
-			if !strings.HasSuffix(dsn, "//"+secret) {
-				require.NotContains(t, r.stdout+r.stderr, secret, "%s, %s", dsn, args)
-			}
+			require.NotContains(t, r.stdout+r.stderr, secret, "%s, %s", dsn, args)
 		}
 	}
 }
