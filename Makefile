@@ -37,7 +37,8 @@ MODULES := $(patsubst %/go.mod,%,$(wildcard migrations/tooltest/go.mod contrib/*
 CC_NAME = $(firstword $(shell $(GO) env CC))
 RACE    ?= $(if $(CI)$(shell command -v $(CC_NAME)),-race,$(warning no C compiler: testing without the race detector))
 
-GO_TEST = $(GO) test $(RACE) -shuffle=$(SEED) -count=1 -timeout=$(TIMEOUT) -parallel=8 \
+# One package at a time: many tests are about time, and a package that runs beside them is a machine that stalls.
+GO_TEST = $(GO) test $(RACE) -p=1 -shuffle=$(SEED) -count=1 -timeout=$(TIMEOUT) -parallel=4 \
 	$(if $(RUN),-run='$(RUN)')
 
 .DEFAULT_GOAL := help
@@ -48,6 +49,7 @@ help: ## List the targets
 
 .PHONY: test
 test: ## Run all tests on a throwaway PostgreSQL, in random order, with the race detector
+	@$(GO) test $(RACE) -run='^$$' -count=1 $(PKG) >/dev/null # compiled in parallel, all at once
 	$(GO_TEST) $(PKG)
 	$(if $(filter ./...,$(PKG)),@for dir in $(MODULES); do (cd $$dir && $(GO_TEST) ./...) || exit 1; done)
 

@@ -173,6 +173,7 @@ func (f *field) freeze(t *testing.T, leader *termSeen, names []string) {
 // endAll ends the rest one by one, as a service that is shut down.
 func (f *field) endAll(t *testing.T) {
 	t.Helper()
+	f.hear(t, "all to listen to signals", func() bool { return len(f.ready) == len(f.running) })
 	var gone []*pgtest.Process
 	for _, p := range f.running {
 		require.NoError(t, p.Signal(syscall.SIGTERM))

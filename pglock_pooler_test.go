@@ -209,7 +209,7 @@ func TestP10_TransactionPoolerIsFoundOutByAHeartbeat(t *testing.T) {
 // they are.
 var oddSettings = map[string][]string{
 	"time-outs": {
-		"statement_timeout = '250ms'", "lock_timeout = '20ms'",
+		"statement_timeout = '1s'", "lock_timeout = '20ms'",
 		"idle_in_transaction_session_timeout = '300ms'", "idle_session_timeout = '400ms'",
 	},
 	"transactions": {
