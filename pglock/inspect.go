@@ -19,7 +19,7 @@ type Holder struct {
 	Waiting         bool
 	WaitingSince    time.Time // zero for a holder
 	PID             int
-	BackendStart    time.Time // with PID, names the session for good
+	BackendStart    time.Time // with PID, names the session for good; zero where the role may not see it
 	ApplicationName string
 	Service         string // the service's own application_name, where the session is a Locker's
 	User            string
@@ -79,6 +79,7 @@ func (m *manager) holders(ctx context.Context, sql string, args ...any) ([]Holde
 		}
 		h.LockID = lockIDFromPgLocks(uint32(classID), uint32(objID), objSubID)
 		h.ClientAddr, _ = netip.ParseAddr(addr)
+		h.BackendStart = orZero(h.BackendStart)
 		h.Key = m.keyOf(h)
 		if service, _, ok := strings.Cut(h.ApplicationName, sessionPrefix); ok {
 			h.Service = strings.TrimSpace(service)
@@ -89,6 +90,14 @@ func (m *manager) holders(ctx context.Context, sql string, args ...any) ([]Holde
 		return h, nil
 	})
 	return holders, classify(err)
+}
+
+// orZero returns the zero time for the epoch, which stands for a time that the role may not see.
+func orZero(t time.Time) time.Time {
+	if t.Unix() == 0 {
+		return time.Time{}
+	}
+	return t
 }
 
 // keyOf returns the key that a session's name tells, if it is the key of this lock: names are cut, and can lie.
@@ -103,6 +112,10 @@ func (m *manager) keyOf(h Holder) string {
 // Terminate ends the session of h, if it is still the one that was seen: all its locks are then lost. The error says so if it
 // is gone. It takes the role pg_signal_backend, or the session's own role.
 func (l *Locker) Terminate(ctx context.Context, h Holder) error {
+	if h.BackendStart.IsZero() {
+		return &LockError{Op: "terminate", Err: fmt.Errorf(
+			"the start of session %d is not known, which tells it from a later one: it takes the role pg_read_all_stats", h.PID)}
+	}
 	var ended bool
 	err := l.m.pool.QueryRow(ctx, `SELECT coalesce(bool_or(pg_catalog.pg_terminate_backend(pid)), false)
   FROM pg_catalog.pg_stat_activity WHERE pid = $1 AND backend_start = $2`, h.PID, h.BackendStart).Scan(&ended)
