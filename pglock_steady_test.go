@@ -154,7 +154,7 @@ func TestP12_SlowNetworkCostsNoLock(t *testing.T) {
 	t.Parallel()
 	eachShape(t, func(t *testing.T, config pglock.Config) {
 		const locks = 8
-		config.Lease, config.MaxSessions = 3*time.Second, locks
+		config.Lease, config.MaxSessions = 9*time.Second, locks
 		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 		defer cancel()
 		pool, proxy := proxied(t, pgtest.Shared(t), database(t))

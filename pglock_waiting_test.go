@@ -109,10 +109,10 @@ func createIndex(ctx context.Context, db *pgxpool.Pool, name string) error {
 }
 
 // indexable is a database with a table for createIndex.
-func indexable(t *testing.T) string {
+func indexable(t *testing.T, s *pgtest.Server) string {
 	t.Helper()
-	dsn := ownDatabase(t, pgtest.Shared(t))
-	require.NoError(t, pgtest.Shared(t).Exec(t.Context(), databaseName(t, dsn), "CREATE TABLE indexed AS SELECT generate_series(1, 100) AS n"))
+	dsn := ownDatabase(t, s)
+	require.NoError(t, s.Exec(t.Context(), databaseName(t, dsn), "CREATE TABLE indexed AS SELECT generate_series(1, 100) AS n"))
 	return dsn
 }
 
@@ -120,7 +120,7 @@ func TestP9_CreateIndexConcurrentlyPassesWaiters(t *testing.T) {
 	t.Parallel()
 	eachShape(t, func(t *testing.T, config pglock.Config) {
 		const waiters = 5
-		ctx, key, dsn := timed(t), pgtest.Key(t), indexable(t)
+		ctx, key, dsn := timed(t), pgtest.Key(t), indexable(t, pgtest.Shared(t))
 		pool := newPool(t, dsn)
 		locker := newLocker(t, pool, &config)
 		holder := acquired(ctx, t, locker, key)
@@ -149,7 +149,7 @@ func TestP9_CreateIndexConcurrentlyPassesWaiters(t *testing.T) {
 // Known to bite: one plain waiter in pg_advisory_lock makes the same checks fail.
 func TestP9_PlainWaiterBlocksEverything(t *testing.T) {
 	t.Parallel()
-	ctx, dsn := timed(t), indexable(t)
+	ctx, dsn := timed(t), indexable(t, pgtest.New(t)) // alone on its server: nobody else may end the waiter
 	db := pgtest.Pool(t, dsn)
 	holder, waiter := connected(ctx, t, dsn), connected(ctx, t, dsn)
 	_, err := holder.Exec(ctx, "SELECT pg_advisory_lock(1)")
