@@ -38,7 +38,7 @@ CC_NAME = $(firstword $(shell $(GO) env CC))
 RACE    ?= $(if $(CI)$(shell command -v $(CC_NAME)),-race,$(warning no C compiler: testing without the race detector))
 
 # One package at a time: many tests are about time, and a package that runs beside them is a machine that stalls.
-GO_TEST = $(GO) test $(RACE) -p=1 -shuffle=$(SEED) -count=1 -timeout=$(TIMEOUT) -parallel=4 \
+GO_TEST = $(GO) test $(RACE) -p=1 -shuffle=$(SEED) -count=1 -timeout=$(TIMEOUT) -parallel=3 \
 	$(if $(RUN),-run='$(RUN)')
 
 .DEFAULT_GOAL := help

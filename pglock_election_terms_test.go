@@ -158,12 +158,13 @@ func (f *field) freeze(t *testing.T, leader *termSeen, names []string) {
 		require.NoError(t, f.running[name].Freeze())
 		f.frozen[name] = true
 	}
-	lastSeen := monotonic()
+	asked := monotonic() // before the server's clock is read: what the answer takes is none of the holder's trust
+	lastSeen := asked
 	if len(holders) > 0 && !holders[0].Waiting {
 		var ago time.Duration
 		if f.pool.QueryRow(f.ctx, "SELECT clock_timestamp() - query_start FROM pg_stat_activity WHERE pid = $1",
 			holders[0].PID).Scan(&ago) == nil {
-			lastSeen = monotonic() - ago
+			lastSeen = asked - ago
 		}
 	}
 	config := electionConfig()

@@ -18,8 +18,9 @@ import (
 	"github.com/seed35111a8b/pglock/pglock"
 )
 
-// testLease is short, so that many leases run out in a test.
-const testLease = 1500 * time.Millisecond
+// testLease is short, so that many leases run out in a test, and long enough for
+// a machine that stalls.
+const testLease = 3 * time.Second
 
 func init() {
 	roles = append(roles, pgtest.Role{Name: "frozen", Run: frozen})
