@@ -32,6 +32,8 @@ const (
 	Locks     = 1 // tokens, reign, and the functions that lock
 	Fence     = 2 // fenced_writes and the functions around it; usable alone
 	Schedules = 3 // leaders and ticks
+
+	Latest = Schedules
 )
 
 // A Migration is one step, in both directions.

@@ -131,7 +131,7 @@ func golangMigrateTool(t *testing.T, m *migrate.Migrate) tool {
 		},
 		down:  m.Down,
 		upOne: func() error { return m.Steps(1) },
-		adopt: func() error { return m.Force(migrations.Fence) },
+		adopt: func() error { return m.Force(migrations.Latest) },
 	}
 }
 
@@ -216,7 +216,7 @@ func applied(t *testing.T, pool *pgxpool.Pool) []migration {
 	require.NoError(t, err)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[migration])
 	require.NoError(t, err)
-	require.Len(t, list, migrations.Fence)
+	require.Len(t, list, migrations.Latest)
 	return list
 }
 
