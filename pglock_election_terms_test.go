@@ -3,6 +3,7 @@ package pglock_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -24,6 +25,7 @@ type termSeen struct {
 	granted, begun time.Duration
 	over           time.Duration // 0 while it lasts
 	deadline       time.Duration // of a frozen process, else 0
+	killed         time.Duration // when its process was killed before it had said that it ended, else 0
 	ended          bool          // fn has returned
 	hitBy          string
 	hitAt          time.Duration
@@ -31,13 +33,13 @@ type termSeen struct {
 
 // end is the latest time at which the term's context may have been alive.
 func (s *termSeen) end() time.Duration {
-	switch {
-	case s.hitBy == byKill:
-		return s.hitAt
-	case s.deadline != 0 && s.over != 0:
-		return min(s.over, s.deadline)
+	end := time.Duration(math.MaxInt64)
+	for _, at := range []time.Duration{s.over, s.deadline, s.killed} {
+		if at != 0 {
+			end = min(end, at)
+		}
 	}
-	return s.over
+	return end
 }
 
 // take takes in a line.
@@ -100,6 +102,7 @@ func (f *field) hit(t *testing.T, kind string, dice *rand.Rand) {
 	case byKill:
 		leader.hitAt = monotonic()
 		f.signal(t, syscall.SIGKILL, victims)
+		f.markKilled(victims)
 	case byTERM:
 		leader.hitAt = monotonic()
 		f.signal(t, syscall.SIGTERM, victims)
@@ -130,6 +133,17 @@ func (f *field) signal(t *testing.T, sig syscall.Signal, names []string) {
 	}
 	for range names {
 		f.spawn(t)
+	}
+}
+
+// markKilled notes which terms' processes can say no more. One that lost its
+// term to an earlier event may be killed before it has said so.
+func (f *field) markKilled(names []string) {
+	at := monotonic()
+	for _, term := range f.terms {
+		if !term.ended && slices.Contains(names, term.name) {
+			term.killed = at
+		}
 	}
 }
 
@@ -186,7 +200,7 @@ func (f *field) endAll(t *testing.T) {
 	}
 	f.hear(t, "the end of all", func() bool {
 		return len(f.ready) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(f.terms)), func(s *termSeen) bool {
-			return !s.ended && s.hitBy != byKill
+			return !s.ended && s.killed == 0
 		})
 	})
 }
