@@ -3,6 +3,7 @@ package pgtest
 import (
 	"context"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -47,9 +48,10 @@ func (c *container) bridgeIsOurs(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	for _, config := range bridge.Network.IPAM.Config {
+	for _, config := range bridge.Network.IPAM.Config { // Gateway is empty where the daemon chose it by itself
 		for _, addr := range addrs {
-			if strings.HasPrefix(addr.String(), config.Gateway.String()+"/") {
+			ip, err := netip.ParsePrefix(addr.String())
+			if err == nil && config.Subnet.IsValid() && config.Subnet.Contains(ip.Addr()) {
 				return true
 			}
 		}

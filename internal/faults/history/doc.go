@@ -23,7 +23,8 @@
 // Where the server itself ends a session, by pg_terminate_backend, a crash, a
 // restart or a reset connection, the lock is free on the server at that time,
 // and the client may believe in it for longer (promise P3). Such a hold may end
-// in the model as early as the [Disturbance], and the grant of a lock that the
-// client hears of only afterwards may be older than the call that it answers. How long the client believed is
-// checked apart: for a moment if it could hear, up to the trust deadline if not.
+// in the model as early as the [Disturbance], though never before its acquire was
+// called: a grant that is older than the call answers nobody. How long the client
+// believed is checked apart: for a moment if it could hear, up to the trust
+// deadline if not.
 package history

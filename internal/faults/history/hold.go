@@ -135,39 +135,19 @@ func (r *Run) excuse(holds map[string][]*hold) {
 		}
 		for _, hs := range holds {
 			for _, h := range hs {
-				if h.free <= d.Begin || min(h.acquire.called, h.acquire.returned-r.Trust) > d.Begun {
-					continue // over before, or begun after
-				}
-				asked := r.asked(d, h)
-				if early := max(asked, d.Begin); d.mayEnd(h, asked) && early < h.free {
-					h.granted, h.free, h.how = min(h.granted, asked), early, d.Kind
+				if early := max(h.granted, d.Begin); h.free > d.Begin && d.mayEnd(h) && early < h.free {
+					h.free, h.how = early, d.Kind
 				}
 			}
 		}
 	}
 }
 
-// asked is the earliest time at which the request can have been sent that the hold
-// was given for. A client may answer a call with a grant that it had asked for
-// before, for a caller that gave up. While the session lives nobody can see a
-// difference: the lock has been its own since then. If the server has ended the
-// session and the client has not heard of it, the grant is as old as trust allows.
-func (r *Run) asked(d *Disturbance, h *hold) int64 {
-	ago := lateness
-	for i := range r.Disturbances {
-		other := &r.Disturbances[i]
-		if other.deafens() && other.hits(h.acquire.client) && other.Begin <= h.acquire.returned && other.Ended >= d.Begin {
-			ago = r.Trust
-		}
-	}
-	return min(h.acquire.called, h.acquire.returned-ago)
-}
-
 // mayEnd tells whether the disturbance may have ended the session of the hold: one
 // that was asked for before it had set in, as far as anyone can tell. A session
 // that was looked up before it was terminated may have taken another lock by then.
-func (d *Disturbance) mayEnd(h *hold, asked int64) bool {
-	if !d.hits(h.acquire.client) || asked > d.Begun {
+func (d *Disturbance) mayEnd(h *hold) bool {
+	if !d.hits(h.acquire.client) || h.granted > d.Begun {
 		return false
 	}
 	return d.Keys == nil || slices.Contains(d.Keys, h.acquire.Key) || h.acquire.returned >= d.Begin
