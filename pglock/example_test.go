@@ -117,8 +117,13 @@ func ExampleLock_Bind() {
 }
 
 func exampleLocker() (*pgxpool.Pool, *pglock.Locker) {
+	return exampleReplica(pgtest.ExampleDSN())
+}
+
+// exampleReplica is what one replica of a service has.
+func exampleReplica(databaseURL string) (*pgxpool.Pool, *pglock.Locker) {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, pgtest.ExampleDSN())
+	pool, err := pgxpool.New(ctx, databaseURL)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -130,6 +135,37 @@ func exampleLocker() (*pgxpool.Pool, *pglock.Locker) {
 		log.Fatal(err)
 	}
 	return pool, locker
+}
+
+// exampleReplicas are several replicas, each with a pool of its own, and one of these pools.
+func exampleReplicas(n int) (pool *pgxpool.Pool, lockers []*pglock.Locker, end func()) {
+	databaseURL := pgtest.ExampleDSN()
+	pools := make([]*pgxpool.Pool, n)
+	lockers = make([]*pglock.Locker, n)
+	for i := range n {
+		pools[i], lockers[i] = exampleReplica(databaseURL)
+	}
+	return pools[0], lockers, func() {
+		for i := range n {
+			if err := lockers[i].Close(context.Background()); err != nil {
+				log.Fatal(err)
+			}
+			pools[i].Close()
+		}
+	}
+}
+
+// exampleLose ends the session of lock as an administrator would, and returns when the holder knows it.
+func exampleLose(locker *pglock.Locker, lock *pglock.Lock) {
+	ctx := context.Background()
+	holders, err := locker.Holders(ctx, lock.Key())
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := locker.Terminate(ctx, holders[0]); err != nil {
+		log.Fatal(err)
+	}
+	<-lock.Context().Done()
 }
 
 func exampleTable(pool *pgxpool.Pool) *pgxpool.Pool {
