@@ -17,6 +17,7 @@ SEED     ?= on
 TIMEOUT  ?= 10m
 DURATION ?= 10s
 COVER    ?= 90
+IMAGE    := pgtest-postgres:15
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -51,7 +52,17 @@ help: ## List the targets
 test: ## Run all tests on a throwaway PostgreSQL, in random order, with the race detector
 	@$(GO) test $(RACE) -run='^$$' -count=1 $(PKG) >/dev/null # compiled in parallel, all at once
 	$(GO_TEST) $(PKG)
-	$(if $(filter ./...,$(PKG)),@for dir in $(MODULES); do (cd $$dir && $(GO_TEST) ./...) || exit 1; done)
+	$(if $(filter ./...,$(PKG)),@$(MAKE) --no-print-directory test-modules)
+
+.PHONY: test-modules
+test-modules: ## The tests of the modules beside the root's
+	@for dir in $(MODULES); do (cd $$dir && $(GO_TEST) ./...) || exit 1; done
+
+# An image is built where no registry answers. It is kept: delete it to have it built anew.
+.PHONY: test-container
+test-container: ## Some promises on a PostgreSQL that testcontainers starts: needs Docker
+	@[[ -n "$${PGLOCK_PG_IMAGE:-}" ]] || docker image inspect $(IMAGE) >/dev/null 2>&1 || internal/pgtest/image/build.sh bookworm
+	PGLOCK_PG_IMAGE=$${PGLOCK_PG_IMAGE:-$(IMAGE)} $(GO_TEST) -run='$(or $(RUN),TestP[127]_|TestServer|TestPassword)' . ./internal/pgtest
 
 .PHONY: test-matrix
 test-matrix: ## Run the promises on every PostgreSQL at hand (PG_BINS, PG_IMAGES, SUITES; RUN, PKG)

@@ -231,7 +231,7 @@ func TestP10_UnreachableServer(t *testing.T) {
 
 func TestP10_WrongPasswordAndNoSuchDatabase(t *testing.T) {
 	t.Parallel()
-	s := pgtest.New(t, pgtest.HBA("host all guest 127.0.0.1/32 scram-sha-256"))
+	s := pgtest.New(t, pgtest.HBA("host all guest all scram-sha-256"))
 	dsn := ownDatabase(t, s)
 	db := databaseName(t, dsn)
 	require.NoError(t, s.Exec(t.Context(), db, "CREATE ROLE guest SUPERUSER LOGIN PASSWORD 'right'"))

@@ -89,7 +89,7 @@ func TestNoServerToBeHadNamesAllThreeWays(t *testing.T) {
 func TestPasswordAuthentication(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	s := pgtest.New(t, pgtest.HBA("host all guest 127.0.0.1/32 scram-sha-256"))
+	s := pgtest.New(t, pgtest.HBA("host all guest all scram-sha-256"))
 	require.NoError(t, s.Exec(ctx, "", "CREATE ROLE guest LOGIN PASSWORD 'right'"))
 	conn, err := pgx.Connect(ctx, s.UserDSN("guest", "right", ""))
 	require.NoError(t, err)
