@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/seed35111a8b/pglock/pglock"
 )
 
 func (d *doctor) migrations(ctx context.Context) {
@@ -74,20 +76,20 @@ func (d *doctor) sequence(ctx context.Context) {
 }
 
 // tokens compares a token that was just drawn, or the next one if none could be, with what the fence has accepted.
-func (d *doctor) tokens(ctx context.Context, drawn int64) {
+func (d *doctor) tokens(ctx context.Context, locker *pglock.Locker, drawn int64) {
 	const check = "tokens"
-	state, err := readTokens(ctx, d.pool, d.Schema)
+	state, err := locker.Tokens(ctx)
 	if err != nil {
 		d.failed(check, err)
 		return
 	}
-	behind := state.Behind
+	behind := state.Behind()
 	if drawn != 0 {
 		behind = drawn <= state.Highest
 	}
 	if behind {
 		d.find(check, problem, fmt.Sprintf("the next is %d, but the fence has accepted %d: it refuses the writes of new holders", state.Next, state.Highest),
-			"pglock tokens --raise, as the sequence's owner (was the database restored without its sequence or its reign?)")
+			"pglock tokens --raise, as the schema's owner (was the database restored without its sequence or its reign?)")
 		return
 	}
 	reign := "the reign is that of the server's present life"

@@ -116,7 +116,7 @@ func (d *doctor) examine(ctx context.Context, locker *pglock.Locker) {
 	d.privileges(ctx)
 	d.sequence(ctx)
 	token := d.lock(ctx, locker)
-	d.tokens(ctx, token)
+	d.tokens(ctx, locker, token)
 	d.clock(ctx)
 	d.settings(ctx)
 	d.lockTable()

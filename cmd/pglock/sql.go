@@ -5,28 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed35111a8b/pglock/migrations"
 	"github.com/seed35111a8b/pglock/pglock"
 )
 
-// This file has all SQL of the command that the library has no method for. $SCHEMA stands for the quoted schema.
+// This file has all SQL of the command that the library has no method for.
 
 // querier is a pool or a connection.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-func inSchema(schema, sql string) string {
-	quoted := pgx.Identifier{schema}.Sanitize()
-	return strings.NewReplacer("'$SCHEMA", "'"+strings.ReplaceAll(quoted, "'", "''"), "$SCHEMA", quoted).Replace(sql)
 }
 
 // serverTime returns the server's clock.
@@ -52,7 +44,7 @@ func appliedMigrations(ctx context.Context, db querier, schema string) (map[int]
 		Version int
 		At      time.Time
 	}
-	rows, err := db.Query(ctx, inSchema(schema, "SELECT version, applied_at FROM $SCHEMA.migrations"))
+	rows, err := db.Query(ctx, "SELECT version, applied_at FROM "+pgx.Identifier{schema, "migrations"}.Sanitize())
 	var list []row
 	if err == nil {
 		list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[row])
@@ -89,38 +81,6 @@ func migrateDown(ctx context.Context, db pglock.DB, all []migrations.Migration, 
 		}
 		return nil
 	})
-}
-
-// readTokens needs no more than the grants of an application's role.
-func readTokens(ctx context.Context, db querier, schema string) (tokenState, error) {
-	var s tokenState
-	err := db.QueryRow(ctx, inSchema(schema, `SELECT coalesce(pg_sequence_last_value('$SCHEMA.tokens'::regclass), 0), r.base,
-  r.started_at = pg_postmaster_start_time()
-    AND r.stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity') AND r.written_by = r.xmin
-    AND r.database_id = (SELECT oid FROM pg_database WHERE datname = current_database()),
-  coalesce((SELECT max(token) FROM $SCHEMA.fenced_writes), 0)
-  FROM $SCHEMA.reign r`)).Scan(&s.Sequence, &s.Base, &s.Current, &s.Highest)
-	if err != nil {
-		return s, fmt.Errorf("the tokens cannot be read (pglock migrate status, pglock doctor): %w", err)
-	}
-	s.Next = s.Base + s.Sequence + 1
-	// A reign that is over is followed by one whose base is higher by at least 2^20.
-	next := s.Next
-	if !s.Current {
-		next += 1 << 20
-	}
-	s.Behind = next <= s.Highest
-	return s, nil
-}
-
-// raiseTokens makes value the last one that the sequence has given out, and never lowers it.
-func raiseTokens(ctx context.Context, db querier, schema string, value int64) error {
-	_, err := db.Exec(ctx, inSchema(schema, `SELECT setval('$SCHEMA.tokens'::regclass,
-  greatest($1, coalesce(pg_sequence_last_value('$SCHEMA.tokens'::regclass), 1)))`), value)
-	if isPrivilege(err) {
-		return fmt.Errorf("it takes the sequence's owner, or GRANT UPDATE ON SEQUENCE %s TO this role: %w", inSchema(schema, "$SCHEMA.tokens"), err)
-	}
-	return err
 }
 
 // serverFacts are what the doctor asks of any server, with any role.
