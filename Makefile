@@ -99,8 +99,8 @@ fuzz: ## Run every fuzz target for DURATION
 # The program is built first so that a signal reaches it. SEED and SESSIONS are
 # those that a run printed.
 .PHONY: full
-full: ## The promises with the large counts (10,000 cancels, 100 partitions, 5 minutes, 800 events): RUN for some of them
-	PGLOCK_TEST_FULL=1 $(GO) test $(RACE) -count=1 -timeout=60m -parallel=4 -v -run='$(or $(RUN),TestP[0-9]+_|TestElectionUnderRandomEvents)' .
+full: ## The promises with the large counts (10,000 cancels, 100 partitions, 800 events, 32 workers): RUN for some of them
+	PGLOCK_TEST_FULL=1 $(GO) test $(RACE) -count=1 -timeout=60m -p=1 -parallel=4 -v -run='$(or $(RUN),TestP[0-9]+_|TestElectionUnderRandomEvents|TestOverlappingSets|TestHandOver)' . ./pglock
 
 .PHONY: faults
 faults: DURATION = 60s

@@ -2,6 +2,7 @@ package pglock_test
 
 import (
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -31,13 +32,18 @@ func TestHandOverInSharedSessions(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { require.NoError(t, busy.Release(t.Context())) }() // a session that carries locks never waits
 			key := pgtest.Key(t)
-			took := make([]time.Duration, 0, 60)
+			full := os.Getenv("PGLOCK_TEST_FULL") == "1"
+			took := make([]time.Duration, 0, map[bool]int{false: 60, true: 400}[full])
 			for range cap(took) {
 				took = append(took, handOver(t, ours, theirs, key))
 			}
 			slices.Sort(took)
 			t.Logf("p50 %v, p99 %v, worst %v", took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
-			require.Less(t, took[len(took)/2], c.bound, "the median, since other tests share the machine; alone, p99 is below it too")
+			judged := took[len(took)/2] // the median, where other tests share the machine
+			if full {
+				judged = took[len(took)*99/100]
+			}
+			require.Less(t, judged, c.bound)
 		})
 	}
 }
