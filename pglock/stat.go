@@ -1,5 +1,10 @@
 package pglock
 
+import (
+	"maps"
+	"slices"
+)
+
 // A Stat is a snapshot of a Locker.
 type Stat struct {
 	Sessions        int // connections in use, among them
@@ -13,6 +18,11 @@ type Stat struct {
 	Released       int64
 	Lost           int64
 	SessionsOpened int64
+
+	// RefusedSettings are the settings of a lock session, by name, that the server knows and did not let this role set.
+	// Locks are taken without them; docs/operations.md says what each is for. idle_session_timeout is never among them:
+	// without it no lock is granted.
+	RefusedSettings []string
 }
 
 // Stat returns a snapshot. It does no I/O.
@@ -31,5 +41,6 @@ func (l *Locker) Stat() Stat {
 		Released:        m.count.released,
 		Lost:            m.count.lost,
 		SessionsOpened:  m.count.opened,
+		RefusedSettings: slices.Sorted(maps.Keys(m.refused)),
 	}
 }

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -52,7 +50,6 @@ type doctor struct {
 	pool     *pgxpool.Pool
 	findings []finding
 	facts    serverFacts
-	refused  refusals
 }
 
 func (d *doctor) find(check string, s severity, text, remedy string) {
@@ -69,7 +66,7 @@ func (d *doctor) failed(check string, err error) {
 // Run is called by kong.
 func (c *doctorCommand) Run(a *app) error {
 	d := &doctor{app: a}
-	locker, pool, end, err := a.locker(a.ctx, pglock.Config{Lease: c.Lease, Logger: slog.New(&d.refused)})
+	locker, pool, end, err := a.locker(a.ctx, pglock.Config{Lease: c.Lease})
 	if err != nil {
 		if !errors.Is(err, pglock.ErrUnavailable) {
 			return err
@@ -177,7 +174,7 @@ func (d *doctor) lock(ctx context.Context, locker *pglock.Locker) int64 {
 	default:
 		d.find("lock", fine, fmt.Sprintf("taken and released, with token %d", lock.Token()), "")
 	}
-	if refused := d.refused.all(); len(refused) > 0 {
+	if refused := locker.Stat().RefusedSettings; len(refused) > 0 {
 		d.find("lease", warning, "the server refuses "+strings.Join(refused, ", "),
 			"locks work without; a holder that is cut off may be noticed later than with them")
 	} else {
@@ -200,41 +197,4 @@ func lockRemedy(err error) string {
 		return "raise max_locks_per_transaction and restart the server, or find who holds so many: see the finding lock table"
 	}
 	return "see the other findings"
-}
-
-// refusals is a log handler that remembers which settings a server has refused.
-type refusals struct {
-	mu       sync.Mutex // guards settings
-	settings []string
-}
-
-// Enabled is part of slog.Handler.
-func (*refusals) Enabled(context.Context, slog.Level) bool { return true }
-
-// Handle is part of slog.Handler.
-func (r *refusals) Handle(_ context.Context, record slog.Record) error {
-	if record.Message != "pglock: setting refused" {
-		return nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	record.Attrs(func(attr slog.Attr) bool {
-		if attr.Key == "setting" {
-			r.settings = append(r.settings, attr.Value.String())
-		}
-		return true
-	})
-	return nil
-}
-
-// WithAttrs is part of slog.Handler.
-func (r *refusals) WithAttrs([]slog.Attr) slog.Handler { return r }
-
-// WithGroup is part of slog.Handler.
-func (r *refusals) WithGroup(string) slog.Handler { return r }
-
-func (r *refusals) all() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.settings
 }
