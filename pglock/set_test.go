@@ -228,6 +228,9 @@ func TestOverlappingSetsDoNotDeadlock(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.Pool(t, pgtest.Database(t))
 			o := &overlapping{overlap: overlapWanted()}
+			if !inOrder {
+				o.sets, o.lasts, o.patience = 2, 0, 5*time.Second
+			}
 			o.names = keysOf(t, o.keys)
 			o.holders = make([]atomic.Int32, o.keys)
 			var workers sync.WaitGroup
@@ -237,7 +240,6 @@ func TestOverlappingSetsDoNotDeadlock(t *testing.T) {
 				require.NoError(t, locker.Migrate(t.Context()))
 				if !inOrder {
 					pglock.Unordered(locker)
-					o.sets, o.lasts, o.patience = 2, 0, min(o.patience, 5*time.Second)
 				}
 				begin := time.Now()
 				for range o.workers / 2 {

@@ -66,17 +66,26 @@ $pglock$;
 -- Lock IDs travel as a bigint and a kind: 0 one bigint, 1 a pair of integers packed into it, 2 and 3 the same in shared
 -- mode. A null array of kinds means that all are 0.
 
+create function "pglock".unlock(keys bigint[], kinds smallint[]) returns boolean[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+begin
+  return (select array_agg(case coalesce(u.kind, 0)
+                             when 0 then pg_advisory_unlock(u.key)
+                             when 1 then pg_advisory_unlock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                             when 2 then pg_advisory_unlock_shared(u.key)
+                             else pg_advisory_unlock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
+                           end)
+            from unnest(keys, kinds) as u(key, kind));
+end
+$pglock$;
+
 -- undo unlocks what a failed statement may have taken. Asking pg_locks first keeps "you don't own a lock" out of the log.
 create function "pglock".undo(keys bigint[], kinds smallint[]) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 begin
-  perform case coalesce(u.kind, 0)
-            when 0 then pg_advisory_unlock(u.key)
-            when 1 then pg_advisory_unlock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-            when 2 then pg_advisory_unlock_shared(u.key)
-            else pg_advisory_unlock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-          end
+  perform "pglock".unlock(array_agg(u.key), array_agg(u.kind))
      from unnest(keys, kinds) as u(key, kind)
     where exists (select from pg_locks l
                    where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
@@ -269,14 +278,7 @@ begin
     if unlock_kinds is null and cardinality(unlock_keys) = 1 then
       unlocked := array[pg_advisory_unlock(unlock_keys[1])];
     else
-      select array_agg(case coalesce(u.kind, 0)
-                         when 0 then pg_advisory_unlock(u.key)
-                         when 1 then pg_advisory_unlock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                         when 2 then pg_advisory_unlock_shared(u.key)
-                         else pg_advisory_unlock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                       end)
-        into unlocked
-        from unnest(unlock_keys, unlock_kinds) as u(key, kind);
+      unlocked := "pglock".unlock(unlock_keys, unlock_kinds);
     end if;
   end if;
   if clean then
@@ -340,12 +342,7 @@ begin
     end case;
     got := true;
   exception when lock_not_available then
-    case kind
-      when 0 then got := pg_try_advisory_lock(key);
-      when 1 then got := pg_try_advisory_lock((key >> 32)::int, (key << 32 >> 32)::int);
-      when 2 then got := pg_try_advisory_lock_shared(key);
-      else got := pg_try_advisory_lock_shared((key >> 32)::int, (key << 32 >> 32)::int);
-    end case;
+    got := ("pglock".take(array[key], array[kind], null))[1];
     detail := 'raced';
   end;
   if not got then
@@ -410,6 +407,7 @@ drop function "pglock".acquire(bigint, text, text[], boolean, boolean, bigint[],
 drop function "pglock".take(bigint[], smallint[], integer);
 drop function "pglock".draw(boolean[], smallint[]);
 drop function "pglock".undo(bigint[], smallint[]);
+drop function "pglock".unlock(bigint[], smallint[]);
 drop function "pglock".new_reign();
 drop table "pglock".reign;
 drop sequence "pglock".tokens;
