@@ -87,7 +87,9 @@ func TestHundredThousandLocks(t *testing.T) {
 	const many = 100_000
 	s := pgtest.New(t, pgtest.Setting("max_locks_per_transaction", "2048"), pgtest.Setting("max_connections", "150"))
 	pool := pgtest.Pool(t, pgtest.NewDatabase(t, s))
-	locker, err := pglock.New(pool, &pglock.Config{LocksPerSession: 1000, MaxSessions: 105, MaxLocks: 2 * many, Lease: time.Minute})
+	locker, err := pglock.New(pool, &pglock.Config{
+		LocksPerSession: 1000, MaxSessions: 105, MaxLocks: 2 * many, Lease: time.Minute, ReleaseTimeout: 30 * time.Second,
+	})
 	require.NoError(t, err)
 	defer closeLocker(t, locker)
 	require.NoError(t, locker.Migrate(t.Context()))
