@@ -31,26 +31,27 @@ type manager struct {
 
 	// mu guards everything below, and the fields of sessions, keyStates and waiters that say so. Nothing that waits for
 	// the network, for a user's function or for another goroutine may be done under it.
-	mu        sync.Mutex
-	closed    bool
-	refilling bool // a refill is under way
-	keys      map[keyhash.ID]*keyState
-	sessions  map[*session]struct{}
-	idle      []*session      // parked: open, without locks or requests; the last one was used last
-	room      *session        // where the last lock found room, if LocksPerSession allows more there
-	starved   []*keyState     // those whose next attempt waits for a budget
-	closing   int             // sessions that hold nothing and whose connection is being closed
-	waiting   int             // sessions that wait, or may be about to
-	load      int             // locks held and tries under way
-	tries     int             // tries under way
-	waiters   int             // callers that wait
-	tickets   uint64          // given to waiters so far
-	running   int             // functions of Do and TryDo that run
-	drained   chan struct{}   // closed when the Locker is closed and no function of Do runs
-	gone      chan struct{}   // closed, and replaced, when a session is gone
-	refused   map[string]bool // settings that this server knows and refuses
-	verified  bool            // advisory locks and the sequence have been checked
-	maxLocks  int             // Config.MaxLocks, or what the server's table suggests once it is known
+	mu          sync.Mutex
+	closed      bool
+	refilling   bool // a refill is under way
+	refillAgain bool // a connection was taken meanwhile
+	keys        map[keyhash.ID]*keyState
+	sessions    map[*session]struct{}
+	idle        []*session      // parked: open, without locks or requests; the last one was used last
+	room        *session        // where the last lock found room, if LocksPerSession allows more there
+	starved     []*keyState     // those whose next attempt waits for a budget
+	closing     int             // sessions that hold nothing and whose connection is being closed
+	waiting     int             // sessions that wait, or may be about to
+	load        int             // locks held and tries under way
+	tries       int             // tries under way
+	waiters     int             // callers that wait
+	tickets     uint64          // given to waiters so far
+	running     int             // functions of Do and TryDo that run
+	drained     chan struct{}   // closed when the Locker is closed and no function of Do runs
+	gone        chan struct{}   // closed, and replaced, when a session is gone
+	refused     map[string]bool // settings that this server knows and refuses
+	verified    bool            // advisory locks and the sequence have been checked
+	maxLocks    int             // Config.MaxLocks, or what the server's table suggests once it is known
 	// unordered lets sets take their locks as they come, for the test that shows what the order is for.
 	unordered bool
 	slice     time.Duration // of waiting; 0 until a server said what it may be, negative where slices are too short

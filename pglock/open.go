@@ -182,23 +182,41 @@ const refillTimeout = 10 * time.Second
 // refill lets the pool replace in the background the connection that a session took from it, if it has no other at hand, so
 // that the next try need not wait for one.
 func (m *manager) refill() {
-	if stat := m.pool.Stat(); stat.IdleConns() > 0 || stat.TotalConns() >= stat.MaxConns() {
+	if !m.needsRefill() {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || m.refilling {
+	if m.closed {
+		return
+	}
+	if m.refilling {
+		m.refillAgain = true // the connection that was just made may be the one that was taken
 		return
 	}
 	m.refilling = true
-	m.wg.Go(func() { // ends with the connection, or with the Locker; Close waits for it
-		ctx, cancel := context.WithTimeout(m.open, refillTimeout)
-		defer cancel()
-		if conn, err := m.pool.Acquire(ctx); err == nil {
-			conn.Release()
+	m.wg.Go(m.runRefill) // ends with the connection, or with the Locker; Close waits for it
+}
+
+// needsRefill reports whether the pool has no connection at hand and may make one.
+func (m *manager) needsRefill() bool {
+	stat := m.pool.Stat()
+	return stat.IdleConns() == 0 && stat.TotalConns() < stat.MaxConns()
+}
+
+// runRefill makes a connection, and another if one was taken meanwhile.
+func (m *manager) runRefill() {
+	for again := true; again; {
+		if m.needsRefill() {
+			ctx, cancel := context.WithTimeout(m.open, refillTimeout)
+			if conn, err := m.pool.Acquire(ctx); err == nil {
+				conn.Release()
+			}
+			cancel()
 		}
 		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.refilling = false
-	})
+		again = m.refillAgain && !m.closed
+		m.refilling, m.refillAgain = again, false
+		m.mu.Unlock()
+	}
 }

@@ -115,3 +115,15 @@ func TestAGrantThatIsOlderThanTheCallIsNotItsAnswer(t *testing.T) {
 	require.NoError(t, next.Release(t.Context()))
 	require.ErrorIs(t, busy.Release(t.Context()), pglock.ErrLost)
 }
+
+// TestThePoolHasAConnectionAgainAfterEachLock takes the connection that a refill has just made before the refill is over.
+func TestThePoolHasAConnectionAgainAfterEachLock(t *testing.T) {
+	t.Parallel()
+	locker, pool := newLocker(t, nil)
+	for range 30 {
+		require.NoError(t, pgtest.Poll(t.Context(), "a connection in the pool", func() bool { return pool.Stat().IdleConns() > 0 }))
+		lock, err := locker.TryAcquire(t.Context(), pgtest.Key(t))
+		require.NoError(t, err)
+		require.NoError(t, lock.Release(t.Context()))
+	}
+}
