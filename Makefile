@@ -96,7 +96,7 @@ fuzz: ## Run every fuzz target for DURATION
 		$(GO) test -run='^$$' -fuzz="^$$name$$" -fuzztime=$(DURATION) "$$dir" || exit 1; \
 	done
 
-# The program is built first so that a signal reaches it. SEED and SESSIONS are
+# Programs are built first so that a signal reaches them. SEED and SESSIONS are
 # those that a run printed.
 .PHONY: full
 full: ## The promises with the large counts (10,000 cancels, 100 partitions, 800 events, 32 workers): RUN for some of them
@@ -110,6 +110,16 @@ faults: ## Histories of many processes under random faults, checked: DURATION, S
 	@mkdir -p $(OUT)
 	$(GO) build $(RACE) -o $(OUT)/faults ./internal/faults
 	@exec $(OUT)/faults -duration=$(DURATION) -seed=$(SEED) -sessions=$(SESSIONS) -dir=$(OUT)/histories
+
+.PHONY: bench
+bench: ## One short round beside Redis, etcd and raw statements, and the targets
+	@cd bench && $(GO) build -o $(OUT)/bench/bench .
+	@exec $(OUT)/bench/bench -quick -json=$(OUT)/bench/quick.json
+
+.PHONY: bench-full
+bench-full: ## All rounds, and docs/benchmarks.md: some minutes on a machine with nothing else to do
+	@cd bench && $(GO) build -o $(OUT)/bench/bench .
+	@exec $(OUT)/bench/bench -json=$(OUT)/bench/full.json -docs=docs
 
 .PHONY: cover
 cover: ## Statement coverage of pglock/ over all tests, and a page in .out; fails below COVER per cent
