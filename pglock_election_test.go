@@ -88,11 +88,12 @@ func candidate(ctx context.Context, self *pgtest.Self) error {
 			self.Say("beside", term.Token())
 		}
 		defer inside.Add(-1)
+		over := make(chan time.Duration, 1)
+		context.AfterFunc(ctx, func() { over <- monotonic() }) // at once, whatever fn is busy with
 		self.Say("begin", term.Token(), granted.at.Load(), int64(monotonic()))
 		defer self.Say("end", term.Token())
 		_ = write(ctx, term.Token()) // what ends the term may end it too
-		<-ctx.Done()
-		self.Say("over", term.Token(), int64(monotonic()))
+		self.Say("over", term.Token(), int64(<-over))
 		if errors.Is(term.Lock().Err(), pglock.ErrLost) {
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), scenarioTimeout)
 			defer cancel()
