@@ -106,10 +106,11 @@ full: ## The promises with the large counts (10,000 cancels, 100 partitions, 800
 faults: DURATION = 60s
 faults: SEED = 0
 faults: SESSIONS = 0
-faults: ## Histories of many processes under random faults, checked: DURATION, SEED, SESSIONS=1 or 1000
+faults: CLIENTS = 6
+faults: ## Histories of many processes under random faults, checked: DURATION, SEED, SESSIONS=1 or 1000, CLIENTS
 	@mkdir -p $(OUT)
 	$(GO) build $(RACE) -o $(OUT)/faults ./internal/faults
-	@exec $(OUT)/faults -duration=$(DURATION) -seed=$(SEED) -sessions=$(SESSIONS) -dir=$(OUT)/histories
+	@exec $(OUT)/faults -duration=$(DURATION) -seed=$(SEED) -sessions=$(SESSIONS) -clients=$(CLIENTS) -dir=$(OUT)/histories
 
 .PHONY: bench
 bench: ## One short round beside Redis, etcd and raw statements, and the targets

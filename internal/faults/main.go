@@ -106,7 +106,8 @@ func runCommand(ctx context.Context, args []string, out io.Writer) error {
 	if s.seed == 0 {
 		s.seed = rand.Uint64N(1_000_000) + 1 // short enough to be typed
 	}
-	fmt.Fprintf(out, "faults: seed %d; again with: make faults DURATION=%v SEED=%d SESSIONS=%d\n", s.seed, s.duration, s.seed, s.sessions)
+	fmt.Fprintf(out, "faults: seed %d; again with: make faults DURATION=%v SEED=%d SESSIONS=%d CLIENTS=%d\n",
+		s.seed, s.duration, s.seed, s.sessions, s.clients)
 	return run(ctx, s, out)
 }
 
