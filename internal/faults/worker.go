@@ -23,33 +23,46 @@ type worker struct {
 
 func (w *worker) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if lock, call := w.acquire(ctx); lock != nil {
-			w.hold(ctx, lock, call)
+		if h := w.acquire(ctx); h != nil {
+			w.hold(ctx, h)
 		}
 		wait(ctx, between(w.rand, 0, 4*time.Millisecond))
 	}
 }
 
 // do runs an operation and writes down when it was called, when it returned and
-// how that went.
-func (w *worker) do(e history.Event, f func(id int64) (token int64, err error)) history.Event {
-	e.ID, e.Worker = w.ids.Add(1), w.number
-	e.Kind, e.Time = history.Call, history.Now()
-	w.log.write(e)
-	token, err := f(e.ID)
-	e.Kind, e.Time = history.Return, history.Now()
-	if token != 0 {
-		e.Token = token
+// how that went: for each key of its own, where it is about several. f sets tokens
+// in the events it is given.
+func (w *worker) do(events []history.Event, f func(events []history.Event) error) {
+	for i := range events {
+		events[i].ID, events[i].Worker = w.ids.Add(1), w.number
 	}
-	e.Outcome = outcome(err)
-	if err != nil {
-		e.Error = err.Error()
+	w.note(events, history.Call)
+	err := f(events)
+	for i := range events {
+		e := &events[i]
+		e.Outcome = outcome(err)
+		if err != nil {
+			e.Error = err.Error()
+		}
+		if stale, ok := pglock.AsStaleToken(err); ok && stale.Resource == e.Key {
+			e.Highest = stale.Highest
+		} else if ok {
+			e.Outcome = history.Unknown // another key's fence refused them all
+		}
 	}
-	if stale, ok := pglock.AsStaleToken(err); ok {
-		e.Highest = stale.Highest
+	w.note(events, history.Return)
+}
+
+func (w *worker) note(events []history.Event, kind string) {
+	w.noteAt(events, kind, history.Now())
+}
+
+func (w *worker) noteAt(events []history.Event, kind string, at int64) {
+	for i := range events {
+		events[i].Kind, events[i].Time = kind, at
+		w.log.write(events[i])
 	}
-	w.log.write(e)
-	return e
 }
 
 // outcome sorts errors. Those that no fault here can cause are odd.
@@ -76,60 +89,46 @@ func outcome(err error) string {
 	return history.Unknown
 }
 
-// acquire tries, waits, or waits with a ctx that ends at once.
-func (w *worker) acquire(ctx context.Context) (*pglock.Lock, history.Event) {
-	e := history.Event{Op: history.Acquire, Key: w.keys[w.rand.IntN(len(w.keys))], Strict: w.rand.IntN(2) == 0}
-	take := w.locker.Acquire
-	bound := between(w.rand, 100*time.Millisecond, lease)
-	switch n := w.rand.IntN(10); {
-	case n < 3:
-		e.Op, take = history.Try, w.locker.TryAcquire
-	case n < 5:
-		bound = between(w.rand, 0, 25*time.Millisecond)
-	}
-	bounded, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	var lock *pglock.Lock
-	e = w.do(e, func(int64) (int64, error) {
-		var err error
-		if lock, err = take(bounded, e.Key); err != nil {
-			return 0, err
-		}
-		return lock.Token(), nil
-	})
-	return lock, e
-}
-
 // hold works under the lock and releases it. Now and then it writes once more
 // afterwards, as a holder does that was never told.
-func (w *worker) hold(ctx context.Context, lock *pglock.Lock, call history.Event) {
-	working, cancel := lock.Bind(ctx)
+func (w *worker) hold(ctx context.Context, h *held) {
+	working, cancel := context.WithCancel(h.ctx)
 	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
 	var watching sync.WaitGroup
-	watching.Go(func() { w.watch(lock, call) })
+	watching.Go(func() { w.watch(h) })
 	defer watching.Wait()
 
-	if w.rand.IntN(3) == 0 && !w.quiet.Load() {
-		w.claim(ctx, lock, call)
+	if h.claim != nil && w.rand.IntN(3) == 0 && !w.quiet.Load() {
+		w.claim(ctx, h)
 	}
 	for range w.rand.IntN(4) {
 		wait(working, w.holdTime())
-		w.write(ctx, lock.FencedTx, call)
+		w.write(ctx, h.write, h.calls)
 	}
 	wait(working, w.holdTime())
 
 	if w.rand.IntN(3) == 0 {
 		cancel() // Release works all the same
 	}
-	w.do(history.Event{Op: history.Release, Key: call.Key, Hold: call.ID, Token: call.Token}, func(int64) (int64, error) {
-		return 0, lock.Release(working)
-	})
+	w.do(under(h.calls, history.Release), func([]history.Event) error { return h.release(working) })
 	if w.rand.IntN(4) == 0 {
 		wait(ctx, between(w.rand, 0, 40*time.Millisecond))
-		w.write(ctx, func(ctx context.Context, db pglock.DB, resource string, fn func(pgx.Tx) error) error {
-			return pglock.Fencer{IdleTimeout: lease}.FencedTx(ctx, db, call.Token, resource, fn)
-		}, call)
+		n := w.rand.IntN(len(h.calls))
+		call := h.calls[n]
+		w.write(ctx, func(ctx context.Context, fn func(pgx.Tx) error) error {
+			return pglock.Fencer{IdleTimeout: lease}.FencedTx(ctx, w.pool, call.Token, call.Key, fn)
+		}, h.calls[n:n+1])
 	}
+}
+
+// under are the events of an operation under the locks that the calls took.
+func under(calls []history.Event, op string) []history.Event {
+	events := make([]history.Event, len(calls))
+	for i, call := range calls {
+		events[i] = history.Event{Op: op, Key: call.Key, Hold: call.ID, Token: call.Token}
+	}
+	return events
 }
 
 // holdTime is mostly short, sometimes longer than the lease.
@@ -153,31 +152,33 @@ const watchInterval = 10 * time.Millisecond
 // locks are watched by Err, the others by Context alone, as most users do: asking
 // Err would end the Context too. A Context is ended by a timer, which a process
 // that has just been frozen has not run yet: what such a look sees does not count.
-func (w *worker) watch(lock *pglock.Lock, call history.Event) {
-	ctx := lock.Context()
+func (w *worker) watch(h *held) {
+	strict := h.calls[0].Strict
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	e := history.Event{Kind: history.Seen, Worker: w.number, Key: call.Key, Hold: call.ID}
+	seen := under(h.calls, "")
+	for i := range seen {
+		seen[i].Worker = w.number
+	}
 	before := history.Now()
 	for {
-		e.Time = history.Now()
-		stalled := e.Time-before > int64(10*watchInterval)
-		before = e.Time
-		held := ctx.Err() == nil
-		if call.Strict {
-			held = lock.Err() == nil
+		now := history.Now()
+		stalled := now-before > int64(10*watchInterval)
+		before = now
+		held := h.ctx.Err() == nil
+		if strict {
+			held = h.err() == nil
 		}
 		if !held {
-			e.Kind, e.Time = history.Gone, history.Now()
-			w.log.write(e)
+			w.note(seen, history.Gone)
 			return
 		}
-		if call.Strict || !stalled {
-			w.log.write(e)
+		if strict || !stalled {
+			w.noteAt(seen, history.Seen, now)
 		}
 		select {
 		case <-tick.C:
-		case <-ctx.Done():
+		case <-h.ctx.Done():
 		}
 	}
 }
@@ -185,31 +186,30 @@ func (w *worker) watch(lock *pglock.Lock, call history.Event) {
 // writeTimeout bounds a write. It is longer than any trust.
 const writeTimeout = 2 * lease
 
-// fencedTx is FencedTx of a lock or of a fencer.
-type fencedTx func(ctx context.Context, db pglock.DB, resource string, fn func(pgx.Tx) error) error
-
-// write puts a row into the table of writes, guarded by the hold's token.
-func (w *worker) write(ctx context.Context, tx fencedTx, call history.Event) {
+// write puts a row for each lock into the table of writes, in a transaction.
+func (w *worker) write(ctx context.Context, tx fencedTx, calls []history.Event) {
 	if w.quiet.Load() {
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	thinking := max(0, between(w.rand, -20*time.Millisecond, 20*time.Millisecond))
-	e := history.Event{Op: history.Write, Key: call.Key, Hold: call.ID, Token: call.Token}
-	w.do(e, func(id int64) (int64, error) {
-		return 0, tx(bounded, w.pool, call.Key, func(tx pgx.Tx) error {
+	w.do(under(calls, history.Write), func(events []history.Event) error {
+		return tx(bounded, func(tx pgx.Tx) error {
 			wait(bounded, thinking)
-			_, err := tx.Exec(bounded, "INSERT INTO writes (id, key, token) VALUES ($1, $2, $3)",
-				history.WriteID(w.client.number, w.life, id), call.Key, call.Token)
-			return err
+			for _, e := range events {
+				if _, err := tx.Exec(bounded, "INSERT INTO writes (id, key, token) VALUES ($1, $2, $3)",
+					history.WriteID(w.client.number, w.life, e.ID), e.Key, e.Token); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 	})
 }
 
-func (w *worker) claim(ctx context.Context, lock *pglock.Lock, call history.Event) {
+func (w *worker) claim(ctx context.Context, h *held) {
 	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	e := history.Event{Op: history.Claim, Key: call.Key, Hold: call.ID, Token: call.Token}
-	w.do(e, func(int64) (int64, error) { return 0, lock.Claim(bounded, w.pool, call.Key) })
+	w.do(under(h.calls, history.Claim), func([]history.Event) error { return h.claim(bounded) })
 }

@@ -25,12 +25,17 @@ const (
 
 // What a client does.
 const (
-	Acquire = "acquire"
-	Try     = "try"
-	Release = "release"
-	Write   = "write" // with the fence, and a row in the table of writes
-	Claim   = "claim"
+	Acquire    = "acquire"
+	Try        = "try"
+	AcquireAll = "acquire all" // one event for each of its keys
+	TryAll     = "try all"
+	Release    = "release"
+	Write      = "write" // with the fence, and a row in the table of writes
+	Claim      = "claim"
 )
+
+// Acquires are the operations that take a lock.
+var Acquires = []string{Acquire, Try, AcquireAll, TryAll}
 
 // How an operation ends.
 const (
