@@ -38,7 +38,7 @@ func Example() {
 		// ctx ends when the lock does, or with the caller's ctx.
 		fmt.Println("this replica runs the export")
 		return lock.FencedTx(ctx, pool, "exports", func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "CREATE TABLE exports AS SELECT now() AS at")
+			_, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS exports AS SELECT now() AS at")
 			return err
 		})
 	})
