@@ -52,6 +52,8 @@ func (f Fencer) schema() string {
 	return f.Schema
 }
 
+func (f Fencer) sql() statements { return statements{schema: quotedSchema(f.schema())} }
+
 // Fence lets tx go on if no token higher than token was accepted or claimed for resource, and makes token the highest. It
 // must be the first statement of the transaction. The error matches ErrStaleToken, and is a *StaleTokenError, if it was;
 // tx is then aborted, as after every error. While tx is open a higher token waits for its end.
@@ -85,14 +87,12 @@ func (f Fencer) fenceAll(ctx context.Context, tx pgx.Tx, token int64, resources 
 			return wrap(ErrInvalidKey, fmt.Sprintf("a resource of %d bytes: at most %d fit into the index", len(resource), maxResource))
 		}
 	}
-	schema := quotedSchema(f.schema())
 	if len(resources) == 1 {
-		_, err := tx.Exec(ctx, "SELECT "+schema+".fence($1,$2,$3)", resources[0], token, f.idleMillis())
+		_, err := tx.Exec(ctx, f.sql().fence(), resources[0], token, f.idleMillis())
 		return classify(err)
 	}
 	sorted := slices.Compact(slices.Sorted(slices.Values(resources)))
-	_, err := tx.Exec(ctx, "SELECT "+schema+".fence(r,$2,$3) FROM unnest($1::text[]) AS r", sorted, token,
-		f.idleMillis())
+	_, err := tx.Exec(ctx, f.sql().fenceAll(), sorted, token, f.idleMillis())
 	return classify(err)
 }
 
@@ -125,8 +125,7 @@ func (f Fencer) Prune(ctx context.Context, db DB, unused time.Duration) (forgott
 		return 0, &LockError{Op: "prune", Err: fmt.Errorf("the time %v must be positive", unused)}
 	}
 	err = inTx(ctx, db, "prune", readWrite(), func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, "DELETE FROM "+quotedSchema(f.schema())+
-			".fenced_writes WHERE written_at < clock_timestamp() - make_interval(secs => $1)", unused.Seconds())
+		tag, err := tx.Exec(ctx, f.sql().pruneFence(), unused.Seconds())
 		forgotten = tag.RowsAffected()
 		return classify(err)
 	})

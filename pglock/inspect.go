@@ -26,17 +26,10 @@ type Holder struct {
 	ClientAddr      netip.Addr // invalid for a unix socket
 }
 
-const holdersSQL = `SELECT l.classid::bigint, l.objid::bigint, l.objsubid, l.mode = 'ShareLock', NOT l.granted,
-  coalesce(l.waitstart, 'epoch'), l.pid, coalesce(a.backend_start, 'epoch'), coalesce(a.application_name, ''),
-  coalesce(a.usename::text, ''), coalesce(host(a.client_addr), '')
-  FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
-  WHERE l.locktype = 'advisory' AND l.pid IS NOT NULL
-    AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())`
-
 // List returns the sessions that hold advisory locks in this database, or wait for them, those of other programs too.
 // Waiters that poll, and those between two slices, do not show.
 func (l *Locker) List(ctx context.Context) ([]Holder, error) {
-	holders, err := l.m.holders(ctx, holdersSQL+" ORDER BY l.granted DESC, l.waitstart, a.backend_start")
+	holders, err := l.m.holders(ctx, listSQL)
 	if err != nil {
 		return nil, &LockError{Op: "list", Err: err}
 	}
@@ -50,9 +43,7 @@ func (l *Locker) Holders(ctx context.Context, key string) ([]Holder, error) {
 		return nil, l.m.lockError("holders", key, err)
 	}
 	classID, objID, objSubID := id.id.PgLocks()
-	holders, err := l.m.holders(ctx, holdersSQL+
-		" AND l.classid::bigint = $1 AND l.objid::bigint = $2 AND l.objsubid = $3 ORDER BY l.granted DESC, l.waitstart",
-		int64(classID), int64(objID), objSubID)
+	holders, err := l.m.holders(ctx, holdersOfSQL, int64(classID), int64(objID), objSubID)
 	if err != nil {
 		return nil, l.m.lockError("holders", key, err)
 	}
@@ -117,8 +108,7 @@ func (l *Locker) Terminate(ctx context.Context, h Holder) error {
 			"the start of session %d is not known, which tells it from a later one: it takes the role pg_read_all_stats", h.PID)}
 	}
 	var ended bool
-	err := l.m.pool.QueryRow(ctx, `SELECT coalesce(bool_or(pg_catalog.pg_terminate_backend(pid)), false)
-  FROM pg_catalog.pg_stat_activity WHERE pid = $1 AND backend_start = $2`, h.PID, h.BackendStart).Scan(&ended)
+	err := l.m.pool.QueryRow(ctx, terminateSQL, h.PID, h.BackendStart).Scan(&ended)
 	if err == nil && !ended {
 		err = fmt.Errorf("session %d, started %v, is gone", h.PID, h.BackendStart)
 	}

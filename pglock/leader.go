@@ -30,11 +30,7 @@ func (e *Election) take(ctx context.Context, lock *Lock) error {
 		}
 	}
 	host, _ := os.Hostname() // the name says enough
-	_, err := e.m.pool.Exec(ctx, "INSERT INTO "+quotedSchema(e.m.config.Schema)+`.leaders AS l
-  (election, token, name, host, pid, since) VALUES ($1, $2, $3, $4, $5, clock_timestamp())
-  ON CONFLICT (election) DO UPDATE SET token = excluded.token, name = excluded.name, host = excluded.host, pid = excluded.pid,
-    since = excluded.since
-  WHERE l.token < excluded.token`, e.id(), lock.token, e.config.Name, host, os.Getpid())
+	_, err := e.m.pool.Exec(ctx, e.m.sql.introduce(), e.id(), lock.token, e.config.Name, host, os.Getpid())
 	return classify(err)
 }
 
@@ -53,10 +49,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 func (e *Election) leader(ctx context.Context) (Leader, error) {
 	classID, objID, objSubID := e.m.config.lockID(e.key).id.PgLocks()
 	var l Leader
-	err := e.m.pool.QueryRow(ctx, "SELECT name, host, pid, token, since FROM "+quotedSchema(e.m.config.Schema)+`.leaders
-  WHERE election = $1 AND EXISTS (SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted
-    AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-    AND classid::bigint = $2 AND objid::bigint = $3 AND objsubid = $4)`,
+	err := e.m.pool.QueryRow(ctx, e.m.sql.leader(),
 		e.id(), int64(classID), int64(objID), objSubID).Scan(&l.Name, &l.Host, &l.PID, &l.Token, &l.Since)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Leader{}, ErrNoLeader

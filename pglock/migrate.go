@@ -67,14 +67,14 @@ func applyOnce(ctx context.Context, db DB, schema string, m migrations.Migration
 		}
 		turn, _ := HashID("pglock migrations", schema).Int64()
 		var ours bool
-		if err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", turn).Scan(&ours); err != nil || !ours {
+		if err := tx.QueryRow(ctx, tryTxSQL, turn).Scan(&ours); err != nil || !ours {
 			return err
 		}
 		// Somebody may have been faster between the look and the lock.
 		if done, err = isApplied(ctx, tx, schema, m.Version); err != nil || done {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "SET LOCAL search_path = pg_catalog; SET LOCAL client_min_messages = warning"); err != nil {
+		if _, err := tx.Exec(ctx, quietSQL); err != nil {
 			return err
 		}
 		_, err := tx.Conn().PgConn().Exec(ctx, m.Up).ReadAll()
@@ -84,14 +84,12 @@ func applyOnce(ctx context.Context, db DB, schema string, m migrations.Migration
 	return done, err
 }
 
-// isApplied looks at what is committed. It asks the catalog by a query, since to_regclass may answer from a cache that is
-// older than the lock taken a moment ago: TestMigrateByTwentyReplicasAtOnce.
+// isApplied looks at what is committed.
 func isApplied(ctx context.Context, tx pgx.Tx, schema string, version int) (applied bool, err error) {
-	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname = $1 AND c.relname = 'migrations')`, schema).Scan(&applied)
+	err = tx.QueryRow(ctx, schemaSQL, schema).Scan(&applied)
 	if err != nil || !applied {
 		return false, err
 	}
-	err = tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+quotedSchema(schema)+".migrations WHERE version = $1)", version).Scan(&applied)
+	err = tx.QueryRow(ctx, statements{schema: quotedSchema(schema)}.migrated(), version).Scan(&applied)
 	return applied, err
 }

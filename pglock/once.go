@@ -52,20 +52,17 @@ func (l *Locker) Once(ctx context.Context, job string, slot time.Time, fn func(c
 // claimTick reports false if the tick was run before. It waits for a transaction that is at it.
 func (l *Locker) claimTick(ctx context.Context, tx pgx.Tx, job string, slot time.Time) (bool, error) {
 	c := &l.m.config
-	if _, err := tx.Exec(ctx, "SELECT set_config('idle_in_transaction_session_timeout', $1, true)",
-		fmt.Sprint(c.Lease.Milliseconds())); err != nil {
+	if _, err := tx.Exec(ctx, boundIdleSQL, fmt.Sprint(c.Lease.Milliseconds())); err != nil {
 		return false, err
 	}
-	tag, err := tx.Exec(ctx, "INSERT INTO "+quotedSchema(c.Schema)+
-		".ticks (namespace, job, slot) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", c.Namespace, job, slot)
+	tag, err := tx.Exec(ctx, l.m.sql.claimTick(), c.Namespace, job, slot)
 	return tag.RowsAffected() == 1, err
 }
 
 // LastTick returns the latest slot of job that has run, and false if none has.
 func (l *Locker) LastTick(ctx context.Context, job string) (slot time.Time, ok bool, err error) {
 	c := &l.m.config
-	err = l.m.pool.QueryRow(ctx, "SELECT slot FROM "+quotedSchema(c.Schema)+
-		".ticks WHERE namespace = $1 AND job = $2 ORDER BY slot DESC LIMIT 1", c.Namespace, job).Scan(&slot)
+	err = l.m.pool.QueryRow(ctx, l.m.sql.lastTick(), c.Namespace, job).Scan(&slot)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return time.Time{}, false, nil
@@ -81,8 +78,7 @@ func (l *Locker) PruneTicks(ctx context.Context, age time.Duration) (forgotten i
 	if age <= 0 {
 		return 0, &LockError{Op: "prune ticks", Err: fmt.Errorf("the age %v must be positive", age)}
 	}
-	tag, err := l.m.pool.Exec(ctx, "DELETE FROM "+quotedSchema(l.m.config.Schema)+
-		".ticks WHERE done_at < clock_timestamp() - make_interval(secs => $1)", age.Seconds())
+	tag, err := l.m.pool.Exec(ctx, l.m.sql.pruneTicks(), age.Seconds())
 	if err != nil {
 		return 0, &LockError{Op: "prune ticks", Err: classify(err)}
 	}

@@ -131,16 +131,24 @@ func (s *LockSet) FencedTx(ctx context.Context, db DB, fn func(pgx.Tx) error) er
 		tokens[i] = s.byKey[key].token
 	}
 	return inTx(ctx, db, op, readWrite(), func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "SELECT "+quotedSchema(s.m.config.Schema)+
-			".fence(r,t,$3) FROM unnest($1::text[],$2::bigint[]) AS u(r,t)", keys, tokens, s.m.config.Lease.Milliseconds())
-		if err == nil {
-			err = fn(tx)
-		} else {
-			err = &LockError{Op: op, Err: classify(err)}
+		if _, err := tx.Exec(ctx, s.m.sql.fenceEach(), keys, tokens, s.m.config.Lease.Milliseconds()); err != nil {
+			return s.refused(ctx, &LockError{Op: op, Err: classify(err)})
 		}
-		if err == nil && s.Err() != nil {
-			err = &LockError{Op: op, Err: s.Err()}
+		if err := fn(tx); err != nil {
+			return err
 		}
-		return err
+		if err := s.Err(); err != nil {
+			return &LockError{Op: op, Err: err}
+		}
+		return nil
 	})
+}
+
+// refused adds the key, if it was the fence that refused.
+func (s *LockSet) refused(ctx context.Context, err *LockError) error {
+	if stale, ok := AsStaleToken(err); ok {
+		err.Key = s.m.label(stale.Resource)
+		s.m.traceStaleToken(ctx, s.byKey[stale.Resource], err)
+	}
+	return err
 }

@@ -308,3 +308,35 @@ func (o *overlapping) work(t *testing.T, locker *pglock.Locker) {
 	}
 	o.done.Add(1)
 }
+
+// TestSetThatIsStaleSaysWhichKey sets the fence of one key above its token, as a later holder would.
+func TestSetThatIsStaleSaysWhichKey(t *testing.T) {
+	t.Parallel()
+	tracer := &staleTracer{}
+	locker, pool := newLocker(t, &pglock.Config{Tracer: tracer})
+	keys := keysOf(t, 3)
+	set, err := locker.AcquireAll(t.Context(), keys...)
+	require.NoError(t, err)
+	require.NoError(t, locker.Fencer().Claim(t.Context(), pool, set.Token(keys[1])+1000, keys[1]))
+	err = set.FencedTx(t.Context(), pool, func(pgx.Tx) error {
+		t.Error("the fence let it pass")
+		return nil
+	})
+	require.ErrorIs(t, err, pglock.ErrStaleToken)
+	var lockErr *pglock.LockError
+	require.ErrorAs(t, err, &lockErr)
+	require.Equal(t, keys[1], lockErr.Key)
+	require.Equal(t, []string{keys[1]}, tracer.keys)
+	require.NoError(t, set.Release(t.Context()))
+}
+
+// staleTracer notes whose writes the fence refused.
+type staleTracer struct{ keys []string }
+
+func (*staleTracer) TraceAcquireStart(ctx context.Context, _ pglock.TraceAcquireStartData) context.Context {
+	return ctx
+}
+func (*staleTracer) TraceAcquireEnd(context.Context, pglock.TraceAcquireEndData) {}
+func (s *staleTracer) TraceStaleToken(_ context.Context, data pglock.TraceStaleTokenData) {
+	s.keys = append(s.keys, data.Key)
+}

@@ -127,28 +127,6 @@ func (st statements) beginReign() string {
 	return "SET LOCAL synchronous_commit TO local;SELECT " + st.schema + ".new_reign()"
 }
 
-// sequence is the sequence of tokens, as an argument of the two below.
-func (st statements) sequence() string { return st.schema + ".tokens" }
-
-// tokens reads the last value of the sequence, the base, whether the reign is current, and the highest token accepted.
-func (st statements) tokens() string {
-	return `SELECT coalesce(pg_catalog.pg_sequence_last_value($1::pg_catalog.text::pg_catalog.regclass), 0), r.base,
-  r.started_at = pg_catalog.pg_postmaster_start_time()
-    AND r.stats_reset = coalesce(pg_catalog.pg_stat_get_bgwriter_stat_reset_time(), '-infinity') AND r.written_by = r.xmin
-    AND r.database_id = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()),
-  coalesce((SELECT max(token) FROM ` + st.schema + `.fenced_writes), 0)
-  FROM ` + st.schema + `.reign r`
-}
-
-// raise lifts the base of a reign that is current, so that the next token is higher than $2 and than all that were accepted.
-// It is the base and not the sequence because setval would take back what others draw in the same instant.
-func (st statements) raise() string {
-	return `UPDATE ` + st.schema + `.reign r SET base = w.base, written_by = pg_catalog.pg_current_xact_id()::pg_catalog.xid
-  FROM (SELECT greatest($2::pg_catalog.int8, (SELECT max(token) FROM ` + st.schema + `.fenced_writes))
-    - coalesce(pg_catalog.pg_sequence_last_value($1::pg_catalog.text::pg_catalog.regclass), 0) AS base) w
-  WHERE r.base < w.base`
-}
-
 // workArgs is what one message on a session of ours asks for.
 type workArgs struct {
 	pid          uint32

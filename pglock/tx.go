@@ -21,9 +21,9 @@ func (l *Locker) TryAcquireTx(ctx context.Context, tx pgx.Tx, key string) error 
 	if err != nil {
 		return l.m.lockError(op, key, err)
 	}
-	sql, args := "SELECT pg_catalog.pg_try_advisory_xact_lock($1)", []any(nil)
+	sql, args := tryTxSQL, []any(nil)
 	if a, b, ok := id.Pair(); ok {
-		sql, args = "SELECT pg_catalog.pg_try_advisory_xact_lock($1,$2)", append(args, a, b)
+		sql, args = tryTxPairSQL, append(args, a, b)
 	} else {
 		n, _ := id.Int64()
 		args = append(args, n)
@@ -71,8 +71,7 @@ func (l *Locker) AcquireTx(ctx context.Context, tx pgx.Tx, key string) error {
 	}
 	packed, kind := id.packed(exclusive)
 	var taken bool
-	err = tx.QueryRow(statement, "SELECT "+quotedSchema(l.m.config.Schema)+".lock_tx($1,$2::smallint,$3)",
-		packed, kind, wait.Milliseconds()).Scan(&taken)
+	err = tx.QueryRow(statement, l.m.sql.lockTx(), packed, kind, wait.Milliseconds()).Scan(&taken)
 	switch {
 	case err != nil:
 		return l.m.lockError(op, key, classify(err))
