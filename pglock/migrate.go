@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -35,7 +36,12 @@ func migrate(ctx context.Context, db DB, schema string, only int) error {
 			continue
 		}
 		if err := apply(ctx, db, schema, m); err != nil {
-			return &LockError{Op: "migrate", Err: fmt.Errorf("version %d, %s: %w", m.Version, m.Name, classify(err))}
+			if failed, ok := errors.AsType[*LockError](err); ok {
+				err = failed.Err // the operation is named below
+			} else {
+				err = classify(err)
+			}
+			return &LockError{Op: "migrate", Err: fmt.Errorf("version %d, %s: %w", m.Version, m.Name, err)}
 		}
 	}
 	return nil

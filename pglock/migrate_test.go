@@ -159,3 +159,14 @@ func randomText() string {
 	}
 	return string(runes) // surrogates become U+FFFD
 }
+
+func TestMigrateSaysOnceThatTheServerIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	locker, err := pglock.New(pgtest.Pool(t, "postgres://app@127.0.0.1:1/app"), nil)
+	require.NoError(t, err)
+	defer closeLocker(t, locker)
+	err = locker.Migrate(t.Context())
+	require.ErrorIs(t, err, pglock.ErrUnavailable)
+	require.Equal(t, 1, strings.Count(err.Error(), "server unavailable"), err.Error())
+	require.Equal(t, 1, strings.Count(err.Error(), "pglock: migrate"), err.Error())
+}

@@ -108,6 +108,17 @@ func TestARoleOfLeastPrivilegeRunsAllButMigrateAndTerminate(t *testing.T) {
 	require.Zero(t, wait(t, other))
 }
 
+func TestNoServerIsNamed(t *testing.T) {
+	t.Parallel()
+	h := hostOn(t, "")
+	h.env = []string{"PGPORT=1"} // so that none is found
+	for _, args := range [][]string{{"ls"}, {"run", "k", "--", "true"}} {
+		r := h.pglock(t, args...)
+		require.Equal(t, exitUnavailable, r.code)
+		require.Contains(t, r.stderr, "none of DATABASE_URL")
+	}
+}
+
 func TestNoPasswordInAnyOutput(t *testing.T) {
 	t.Parallel()
 	const secret = "pa55-w0rd"

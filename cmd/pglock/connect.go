@@ -58,9 +58,19 @@ func (a *app) open(ctx context.Context) (*pgxpool.Pool, error) {
 	}
 	if err := pool.Ping(ctx); err != nil {
 		pool.Close()
-		return nil, fmt.Errorf("%w: %w", pglock.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w%s", pglock.ErrUnavailable, err, unnamed())
 	}
 	return pool, nil
+}
+
+// unnamed is a hint for who has not said which server is meant, as in a crontab that lacks what the shell exports.
+func unnamed() string {
+	for _, name := range []string{"DATABASE_URL", "PGHOST", "PGSERVICE"} {
+		if os.Getenv(name) != "" {
+			return ""
+		}
+	}
+	return " (none of DATABASE_URL, PGHOST and PGSERVICE is set)"
 }
 
 // locker returns a Locker for one lock at a time, on a pool of its own. close ends both.
