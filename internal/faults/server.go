@@ -59,7 +59,9 @@ func (r *runner) strikeServer(ctx context.Context, step step) error {
 		down = r.server.Stop
 	case history.CrashBackend:
 		var err error
-		if down, up, err = r.backendCrash(ctx); err != nil {
+		if down, up, err = r.backendCrash(ctx); errors.Is(err, errNotReached) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		d.Begin = history.Now()
@@ -74,6 +76,10 @@ func (r *runner) strikeServer(ctx context.Context, step step) error {
 	return err
 }
 
+// errNotReached: the server, which all clients come back to at once after a fault,
+// did not let us in, and so nothing was done to it.
+var errNotReached = errors.New("the server was not reached")
+
 // backendCrash returns what kills a backend and waits until the postmaster has
 // ended all others, and what waits until the server is up again.
 func (r *runner) backendCrash(ctx context.Context) (down, up func(context.Context) error, err error) {
@@ -81,9 +87,11 @@ func (r *runner) backendCrash(ctx context.Context) (down, up func(context.Contex
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err := pgx.Connect(ctx, r.dsn)
+	dial, cancel := context.WithTimeout(ctx, 2*lease)
+	defer cancel()
+	conn, err := pgx.Connect(dial, r.dsn)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, errors.Join(errNotReached, err)
 	}
 	var pid int
 	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
