@@ -196,7 +196,7 @@ func (e *Election) lead(ctx context.Context, lock *Lock, fn func(context.Context
 	e.stepDown(ctx, term) // after fn, or over its head
 	if !returned {
 		e.m.config.Logger.Warn("pglock: function of a term outlives it", "key", e.m.label(e.key), "token", lock.token,
-			"drain timeout", e.config.DrainTimeout)
+			"drain_timeout", e.config.DrainTimeout)
 		select {
 		case end = <-ended:
 		case <-ctx.Done():
