@@ -86,5 +86,15 @@ func peers() []peer {
 	}
 }
 
+// peerNamed finds a peer.
+func peerNamed(name string) (peer, error) {
+	for _, p := range peers() {
+		if p.name == name {
+			return p, nil
+		}
+	}
+	return peer{}, errors.New("no peer " + name)
+}
+
 // redisLibraries are the peers that are libraries of Redis locks.
 func redisLibraries() []string { return []string{peerRedislock, peerRedsync, peerRuLock} }

@@ -15,6 +15,13 @@ const (
 	workCycle     = "acquire and release"
 	workContended = "contended try"
 	workWarm      = "dedicated try on a warm pool"
+	workHandOver  = "hand-over"
+	workTakeOver  = "take-over"
+	workFence     = "fenced write"
+	workMany      = "many keys at once"
+	workGrowth    = "growth"
+	workIdle      = "idle"
+	caseRoundTrip = "one round trip"
 )
 
 // cyclePlan says how cycles of acquire and release are measured. A round goes through the peers several times in short

@@ -29,25 +29,29 @@ func rawPeer() peer {
 
 // raw is the limit: each worker has an open connection and sends one prepared statement after the other.
 type raw struct {
-	conns []*pgx.Conn
+	dsn   string
+	conns []*pgx.Conn // by worker; nil until the worker's first use
 }
 
-func openRaw(ctx context.Context, o opening) (client, error) {
-	r := &raw{}
-	for range o.workers {
-		conn, err := pgx.Connect(ctx, o.Postgres)
-		if err != nil {
-			return nil, errors.Join(err, r.Close(ctx))
-		}
-		r.conns = append(r.conns, conn)
+func openRaw(_ context.Context, o opening) (client, error) {
+	return &raw{dsn: o.Postgres, conns: make([]*pgx.Conn, o.workers)}, nil
+}
+
+func (r *raw) conn(ctx context.Context, worker int) (conn *pgx.Conn, err error) {
+	if r.conns[worker] == nil {
+		r.conns[worker], err = pgx.Connect(ctx, r.dsn)
 	}
-	return r, nil
+	return r.conns[worker], err
 }
 
 func (r *raw) Try(ctx context.Context, worker int, key string) (held, error) {
-	h := &rawLock{conn: r.conns[worker], id: rawID(key)}
+	conn, err := r.conn(ctx, worker)
+	if err != nil {
+		return nil, err
+	}
+	h := &rawLock{conn, rawID(key)}
 	var got bool
-	if err := h.conn.QueryRow(ctx, sqlTry, h.id).Scan(&got); err != nil {
+	if err := conn.QueryRow(ctx, sqlTry, h.id).Scan(&got); err != nil {
 		return nil, err
 	}
 	if !got {
@@ -57,8 +61,12 @@ func (r *raw) Try(ctx context.Context, worker int, key string) (held, error) {
 }
 
 func (r *raw) Wait(ctx context.Context, worker int, key string) (held, error) {
-	h := &rawLock{conn: r.conns[worker], id: rawID(key)}
-	if _, err := h.conn.Exec(ctx, sqlWait, h.id); err != nil {
+	conn, err := r.conn(ctx, worker)
+	if err != nil {
+		return nil, err
+	}
+	h := &rawLock{conn, rawID(key)}
+	if _, err := conn.Exec(ctx, sqlWait, h.id); err != nil {
 		return nil, err
 	}
 	return h, nil
@@ -67,7 +75,9 @@ func (r *raw) Wait(ctx context.Context, worker int, key string) (held, error) {
 func (r *raw) Close(ctx context.Context) error {
 	var errs []error
 	for _, conn := range r.conns {
-		errs = append(errs, conn.Close(context.WithoutCancel(ctx)))
+		if conn != nil {
+			errs = append(errs, conn.Close(context.WithoutCancel(ctx)))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -197,6 +198,15 @@ func freePort() (port int, err error) {
 		port = addr.Port
 	}
 	return port, l.Close()
+}
+
+// databaseOf returns the database of a DSN that is a URL.
+func databaseOf(dsn string) string {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimPrefix(u.Path, "/")
 }
 
 // lineAfter returns the rest of the line that begins with prefix.

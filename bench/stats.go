@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 )
 
 // quantile returns the q-th quantile of sorted values, NaN if there are none.
@@ -95,12 +96,12 @@ func (r *results) addLatencies(workload, c, peer string, nanos []int64) {
 	}
 }
 
-// rounds returns what was measured, nil if nothing was.
-func (r *results) rounds(workload, c, peer, metric string) []float64 {
+// rounds returns what was measured, nil if nothing was; the unit is not looked at.
+func (r *results) rounds(f figure) []float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.series {
-		if s.Workload == workload && s.Case == c && s.Peer == peer && s.Metric == metric {
+		if s.Workload == f.workload && s.Case == f.c && s.Peer == f.peer && s.Metric == f.metric {
 			return slices.Clone(s.Rounds)
 		}
 	}
@@ -126,11 +127,15 @@ func (r *results) curves() []Curve {
 
 // Names of metrics and units.
 const (
-	metricP50  = "p50"
-	metricP99  = "p99"
-	metricRate = "rate"
-	unitMicros = "µs"
-	unitRate   = "/s"
+	metricP50   = "p50"
+	metricP99   = "p99"
+	metricRate  = "rate"
+	metricTime  = "time"
+	metricDrain = "each hand-over"
+	unitMicros  = "µs"
+	unitMillis  = "ms"
+	unitRate    = "/s"
+	unitKB      = "kB"
 )
 
 // ratios divides two figures round by round, so that each ratio is of one moment of the machine.
@@ -141,6 +146,9 @@ func ratios(a, b []float64) []float64 {
 	}
 	return out
 }
+
+// micros returns a duration in microseconds.
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
 // spread returns how far the rounds go, as a fraction of their median to each side.
 func spread(values []float64) float64 {

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/seed35111a8b/pglock/internal/pgtest"
+	"github.com/seed35111a8b/pglock/pglock"
+)
+
+// growthPlan says at how many locks and waiters the cost of one more is measured.
+type growthPlan struct {
+	held, waiters []int
+	workers       int
+	turn          time.Duration
+}
+
+// growthSettings raise the lock table of the server that 100,000 locks are held on.
+func growthSettings() map[string]string {
+	settings := postgresSettings()
+	settings["max_connections"] = "150"
+	settings["max_locks_per_transaction"] = "2048"
+	return settings
+}
+
+// growth measures what cycles cost beside locks that are held and beside waiters of the same process.
+func (b *bench) growth(ctx context.Context, plan growthPlan) (err error) {
+	server, dsn, err := newPostgres(ctx, growthSettings())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Close(context.WithoutCancel(ctx))) }()
+	for range b.rounds {
+		if err := b.besideLocks(ctx, plan, dsn); err != nil {
+			return fmt.Errorf("beside locks: %w", err)
+		}
+		if err := b.besideWaiters(ctx, plan, dsn); err != nil {
+			return fmt.Errorf("beside waiters: %w", err)
+		}
+	}
+	return nil
+}
+
+// besideLocks holds more and more locks, and at each step measures cycles of other keys.
+func (b *bench) besideLocks(ctx context.Context, plan growthPlan, dsn string) (err error) {
+	most := plan.held[len(plan.held)-1]
+	c, err := openLocker(ctx, dsn, &pglock.Config{LocksPerSession: 1000, MaxSessions: most/1000 + 5, MaxLocks: 2*most + 1000})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close(ctx)) }()
+	p := &cyclePeer{name: peerShared, client: c}
+	held := 0
+	for _, target := range plan.held {
+		for held < target {
+			var keys []string
+			for range min(1000, target-held) {
+				keys = append(keys, "held/"+strconv.Itoa(held))
+				held++
+			}
+			locks, err := c.locker.TryAcquireSome(ctx, len(keys), keys...)
+			if err != nil {
+				return err
+			}
+			if len(locks) != len(keys) {
+				return fmt.Errorf("%d of %d locks", len(locks), len(keys))
+			}
+		}
+		if _, err := p.run(ctx, plan.workers, plan.turn/2); err != nil { // the sessions are full, and there is a new one
+			return err
+		}
+		p.nanos = nil
+		took, err := p.run(ctx, plan.workers, plan.turn)
+		if err != nil {
+			return err
+		}
+		b.results.add(figure{workGrowth, heldCase(target), peerShared, metricRate, unitRate}, float64(len(p.nanos))/took.Seconds())
+	}
+	return nil
+}
+
+func heldCase(n int) string { return strconv.Itoa(n) + " locks held" }
+
+// besideWaiters lets more and more goroutines wait for a key that another client holds. At each step it measures cycles of
+// other keys, and then how long each of the waiters takes to get the lock from the one before.
+func (b *bench) besideWaiters(ctx context.Context, plan growthPlan, dsn string) (err error) {
+	config := &pglock.Config{MaxIdleSessions: 4, MaxSessions: 8}
+	theirs, err := openLocker(ctx, dsn, config)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, theirs.Close(ctx)) }()
+	c, err := openLocker(ctx, dsn, config)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close(ctx)) }()
+	p := &cyclePeer{name: peerParked, client: c}
+	if _, err := p.run(ctx, 1, plan.turn); err != nil {
+		return err
+	}
+	for _, waiters := range plan.waiters {
+		if err := b.besideSomeWaiters(ctx, plan, theirs, p, waiters); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func waitingCase(n int) string { return strconv.Itoa(n) + " waiters in the process" }
+
+func (b *bench) besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *ourClient, p *cyclePeer, waiters int) error {
+	c, ok := p.client.(*ourClient)
+	if !ok {
+		return errCannot
+	}
+	lock, err := theirs.locker.Acquire(ctx, "waited")
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, waiters)
+	for i := range waiters {
+		wg.Go(func() {
+			lock, err := c.locker.Acquire(ctx, "waited")
+			if err == nil {
+				err = lock.Release(ctx)
+			}
+			errs[i] = err
+		})
+	}
+	err = pgtest.Poll(ctx, "waiters", func() bool { return c.locker.Stat().Waiters == waiters })
+	if err != nil {
+		return errors.Join(err, lock.Release(ctx))
+	}
+	if _, err := p.run(ctx, 1, plan.turn/2); err != nil {
+		return errors.Join(err, lock.Release(ctx))
+	}
+	p.nanos = nil
+	_, err = p.run(ctx, 1, plan.turn)
+	b.results.addLatencies(workGrowth, waitingCase(waiters), peerParked, p.nanos)
+	start := time.Now()
+	err = errors.Join(err, lock.Release(ctx))
+	wg.Wait()
+	b.results.add(figure{workGrowth, waitingCase(waiters), peerParked, metricDrain, unitMicros},
+		micros(time.Since(start))/float64(waiters))
+	return errors.Join(append(errs, err)...)
+}
+
+// A growth is one figure beside more and more of something.
+type growth struct {
+	name         string
+	cases        []string
+	counts       []float64
+	peer, metric string
+}
+
+// growths are those that were measured. A hand-over needs some waiters: with one of them it is that of another process.
+func growths(r *results) []growth {
+	var list []growth
+	for _, g := range []struct {
+		name         string
+		c            func(int) string
+		least        int
+		peer, metric string
+	}{
+		{"rate of cycles beside locks held", heldCase, 1, peerShared, metricRate},
+		{"p50 of a cycle beside waiters", waitingCase, 1, peerParked, metricP50},
+		{"hand-over among waiters", waitingCase, 10, peerParked, metricDrain},
+	} {
+		grown := growth{name: g.name, peer: g.peer, metric: g.metric}
+		for n := g.least; n <= 100_000; n *= 10 {
+			if len(r.rounds(figure{workGrowth, g.c(n), g.peer, g.metric, ""})) > 0 {
+				grown.cases = append(grown.cases, g.c(n))
+				grown.counts = append(grown.counts, float64(n))
+			}
+		}
+		if len(grown.cases) > 1 {
+			list = append(list, grown)
+		}
+	}
+	return list
+}
+
+// relative returns a growth's figures as multiples of the first, each ratio taken within a round.
+func (g growth) relative(r *results) []float64 {
+	base := r.rounds(figure{workGrowth, g.cases[0], g.peer, g.metric, ""})
+	var out []float64
+	for _, c := range g.cases {
+		out = append(out, median(ratios(r.rounds(figure{workGrowth, c, g.peer, g.metric, ""}), base)))
+	}
+	return out
+}
+
+// flatness returns how far a growth strays from its first figure, as a fraction, in whichever direction is worse.
+func flatness(r *results, g growth) []float64 {
+	worst := 0.0
+	for _, ratio := range g.relative(r) {
+		worst = max(worst, math.Abs(ratio-1))
+	}
+	return []float64{worst}
+}
