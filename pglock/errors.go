@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -28,6 +29,9 @@ var (
 	ErrInvalidConfig = errors.New("invalid config")
 	// ErrStaleToken: the fence refused a token because a higher one was accepted or claimed before. See [StaleTokenError].
 	ErrStaleToken = errors.New("stale fencing token")
+	// ErrCommitUnknown: the commit of a transaction was sent and not answered. Its work may be there or not. It never comes
+	// with an ErrLost of the lock that guarded the transaction, since after that nothing of the work remains.
+	ErrCommitUnknown = errors.New("outcome of the commit unknown")
 	// ErrNoToken: a fence was given a token below 1, such as that of a lock in shared mode.
 	ErrNoToken = errors.New("no fencing token")
 	// ErrNotMigrated: the database lacks the tables and functions of pglock.
@@ -156,6 +160,16 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err
+}
+
+// commitFailed is the error of a commit. What became of it is known only if the server has answered, or was never asked.
+func commitFailed(err error) error {
+	pgErr, answered := errors.AsType[*pgconn.PgError](err)
+	answered = answered && pgErr.SeverityUnlocalized == "ERROR" // FATAL ends the session, and may come after the commit
+	if answered || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) {
+		return classify(err)
+	}
+	return fmt.Errorf("%w: %w", ErrCommitUnknown, classify(err))
 }
 
 // unavailable wraps the error of a connection that could not be had.

@@ -97,7 +97,8 @@ func (f Fencer) fenceAll(ctx context.Context, tx pgx.Tx, token int64, resources 
 }
 
 // FencedTx calls fn in a transaction of its own that Fence lets go on, and commits it if fn returns nil. If the fence
-// refuses, fn is not called. If fn returns an error or panics, or the commit fails, nothing of it remains.
+// refuses, fn is not called. If fn returns an error or panics, or the commit fails, nothing of it remains; where nobody can
+// know that, since the commit was sent and not answered, the error matches ErrCommitUnknown.
 func (f Fencer) FencedTx(ctx context.Context, db DB, token int64, resource string, fn func(pgx.Tx) error) error {
 	return inTx(ctx, db, "fenced tx", readWrite(), func(tx pgx.Tx) error {
 		if err := f.fenceAll(ctx, tx, token, []string{resource}); err != nil {
@@ -166,7 +167,7 @@ func inTx(ctx context.Context, db DB, op string, options pgx.TxOptions, fn func(
 		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return &LockError{Op: op, Err: classify(err)}
+		return &LockError{Op: op, Err: commitFailed(err)}
 	}
 	committed = true
 	return nil
@@ -202,7 +203,8 @@ func (l *Lock) Fence(ctx context.Context, tx pgx.Tx, resource string) error {
 
 // FencedTx calls fn in a transaction on db that the lock's token guards, and commits it if fn returns nil. If the lock has
 // ended, before fn or before the commit, or if the fence refuses the token, nothing of fn's work remains and the error
-// matches ErrLost, ErrReleased or ErrStaleToken.
+// matches ErrLost, ErrReleased or ErrStaleToken. A commit that was sent and not answered is ErrCommitUnknown instead, even
+// if the lock has ended since.
 func (l *Lock) FencedTx(ctx context.Context, db DB, resource string, fn func(pgx.Tx) error) error {
 	if err := l.Err(); err != nil {
 		return l.wrap("fenced tx", err)
@@ -229,6 +231,9 @@ func (l *Lock) explain(ctx context.Context, op string, err error) error {
 	}
 	if lockErr, ok := err.(*LockError); ok && lockErr.Key == "" { //nolint:errorlint // only our own, not one of fn's
 		lockErr.Key = l.m.label(l.key)
+	}
+	if errors.Is(err, ErrCommitUnknown) {
+		return err // ErrLost would say that nothing of it remains
 	}
 	if ended := l.Err(); ended != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrReleased) {
 		return errors.Join(err, l.wrap(op, ended))

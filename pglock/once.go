@@ -13,7 +13,8 @@ import (
 // what fn does in tx are one transaction: fn's effects in this database happen exactly once for each slot, whatever the
 // clocks of the replicas say and whoever leads. It returns true if fn ran and its transaction is committed.
 //
-// If fn fails or the replica dies nothing is claimed, and the next one that asks runs the tick. While another replica is
+// If fn fails or the replica dies nothing is claimed, and the next one that asks runs the tick. If the error matches
+// ErrCommitUnknown the tick may have run: asking again tells, and does not repeat it. While another replica is
 // at it Once waits for the outcome; a replica that freezes in fn holds the others up for at most Config.Lease.
 //
 // Effects outside of this database are not in the transaction. Done within fn they happen at least once: again, if the commit

@@ -70,6 +70,8 @@ func outcome(err error) string {
 	switch {
 	case err == nil:
 		return history.OK
+	case errors.Is(err, pglock.ErrCommitUnknown):
+		return history.Unknown
 	case errors.Is(err, pglock.ErrStaleToken):
 		return history.Stale
 	case errors.Is(err, pglock.ErrLost), errors.Is(err, pglock.ErrReleased):
@@ -148,10 +150,15 @@ func (w *worker) holdTime() time.Duration {
 // watchInterval is how often a lock is looked at.
 const watchInterval = 10 * time.Millisecond
 
+// stall is a pause after which a process may have been frozen, and the time that its
+// timers then take.
+const stall = 10 * watchInterval
+
 // watch writes down when the lock was seen held, until it has ended. Half of the
 // locks are watched by Err, the others by Context alone, as most users do: asking
 // Err would end the Context too. A Context is ended by a timer, which a process
-// that has just been frozen has not run yet: what such a look sees does not count.
+// that was frozen a moment ago may not have run yet: what such a look sees does not
+// count.
 func (w *worker) watch(h *held) {
 	strict := h.calls[0].Strict
 	tick := time.NewTicker(watchInterval)
@@ -160,10 +167,12 @@ func (w *worker) watch(h *held) {
 	for i := range seen {
 		seen[i].Worker = w.number
 	}
-	before := history.Now()
+	before, settled := history.Now(), int64(0)
 	for {
 		now := history.Now()
-		stalled := now-before > int64(10*watchInterval)
+		if now-before > int64(stall) {
+			settled = now + int64(stall)
+		}
 		before = now
 		held := h.ctx.Err() == nil
 		if strict {
@@ -173,7 +182,7 @@ func (w *worker) watch(h *held) {
 			w.note(seen, history.Gone)
 			return
 		}
-		if strict || !stalled {
+		if strict || now >= settled {
 			w.noteAt(seen, history.Seen, now)
 		}
 		select {
