@@ -50,7 +50,7 @@ func printOperations(table io.Writer, r *history.Run) int {
 	}
 	fmt.Fprintln(table, "cut short\t")
 	total := 0
-	for _, name := range slices.Concat(history.Acquires, []string{history.Release, history.Claim, history.Write}) {
+	for _, name := range slices.Concat(history.Acquires(), []string{history.Release, history.Claim, history.Write}) {
 		left := calls[name]
 		fmt.Fprintf(table, "%s\t%d\t", name, calls[name])
 		for _, outcome := range outcomes {

@@ -94,9 +94,10 @@ func outcome(err error) string {
 // hold works under the lock and releases it. Now and then it writes once more
 // afterwards, as a holder does that was never told.
 func (w *worker) hold(ctx context.Context, h *held) {
-	working, cancel := context.WithCancel(h.ctx)
+	working, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
+	stop := context.AfterFunc(h.ctx, cancel)
+	defer stop()
 	var watching sync.WaitGroup
 	watching.Go(func() { w.watch(h) })
 	defer watching.Wait()

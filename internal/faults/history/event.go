@@ -34,8 +34,8 @@ const (
 	Claim      = "claim"
 )
 
-// Acquires are the operations that take a lock.
-var Acquires = []string{Acquire, Try, AcquireAll, TryAll}
+// Acquires returns the operations that take a lock.
+func Acquires() []string { return []string{Acquire, Try, AcquireAll, TryAll} }
 
 // How an operation ends.
 const (

@@ -75,7 +75,7 @@ func (r *Run) holds(ops []*op) map[string][]*hold {
 	byName := map[name]*hold{}
 	byKey := map[string][]*hold{}
 	for _, o := range ops {
-		if slices.Contains(Acquires, o.Op) && o.Outcome == OK {
+		if slices.Contains(Acquires(), o.Op) && o.Outcome == OK {
 			h := &hold{acquire: o, granted: o.called, free: o.called, gone: endOfTime, how: "never seen held"}
 			byName[name{o.client, o.life, o.ID}] = h
 			byKey[o.Key] = append(byKey[o.Key], h)
