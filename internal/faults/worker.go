@@ -96,7 +96,7 @@ func outcome(err error) string {
 func (w *worker) hold(ctx context.Context, h *held) {
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(h.ctx, cancel)
+	stop := context.AfterFunc(h.ctx, cancel) //nolint:contextcheck // the lock's ctx, beside our own
 	defer stop()
 	var watching sync.WaitGroup
 	watching.Go(func() { w.watch(h) })
