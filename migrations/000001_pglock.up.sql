@@ -309,6 +309,17 @@ begin
 end
 $pglock$;
 
+-- warm_up has this backend read and compile what a lock needs, for no lock at all. Its caller rolls it back; no token is drawn.
+create function "pglock".warm_up(pid bigint, settings text[]) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+begin
+  perform "pglock".acquire(pid, null, settings, true, false, '{}', null, null);
+  perform "pglock".draw('{f,f}', null);
+  perform "pglock".work(pid, null, null, null, false, null, null, null, null, null);
+end
+$pglock$;
+
 -- wait is one slice of waiting, on a session that is ours and holds nothing. lock_timeout may fire although the lock was
 -- granted in that instant; asking once more keeps such a grant, and the lock may then be counted twice.
 create function "pglock".wait(

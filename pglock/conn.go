@@ -44,13 +44,17 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) 
 		cancel()
 		switch {
 		case err == nil:
-			return &candidate{pooled: pooled, fromPool: true, conn: pooled.Conn(), wire: newWire(pooled.Conn())}, nil
+			return pooledCandidate(pooled), nil
 		case ctx.Err() != nil:
 			return nil, unavailable(fmt.Errorf("no connection in time: %w", ctx.Err()))
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, unavailable(err)
 		}
 	}
+}
+
+func pooledCandidate(pooled *pgxpool.Conn) *candidate {
+	return &candidate{pooled: pooled, fromPool: true, conn: pooled.Conn(), wire: newWire(pooled.Conn())}
 }
 
 // dial connects as the pool would.

@@ -204,13 +204,26 @@ func (m *manager) needsRefill() bool {
 	return stat.IdleConns() == 0 && stat.TotalConns() < stat.MaxConns()
 }
 
+// warmUp has a new backend compile what the next lock on it will need, which takes it as long as its start did, and gives the
+// connection back as it was: everything is rolled back, and no lock is taken.
+func (m *manager) warmUp(ctx context.Context, c *candidate) {
+	m.mu.Lock()
+	list := settings(m.config.Lease, "", sessionPrefix, m.refused)
+	m.mu.Unlock()
+	if _, err := c.exec(ctx, m.sql.warmUp(c.pid(), list)); err != nil {
+		c.discard() // the next try finds out why
+		return
+	}
+	c.giveBack()
+}
+
 // runRefill makes a connection, and another if one was taken meanwhile.
 func (m *manager) runRefill() {
 	for again := true; again; {
 		if m.needsRefill() {
 			ctx, cancel := context.WithTimeout(m.open, refillTimeout)
 			if conn, err := m.pool.Acquire(ctx); err == nil {
-				conn.Release()
+				m.warmUp(ctx, pooledCandidate(conn))
 			}
 			cancel()
 		}

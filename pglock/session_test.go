@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -126,4 +127,33 @@ func TestThePoolHasAConnectionAgainAfterEachLock(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, lock.Release(t.Context()))
 	}
+}
+
+// TestAConnectionInThePoolIsReadyForTheNextLock: a new backend has compiled the functions before it is needed, and is as new
+// in every other way.
+func TestAConnectionInThePoolIsReadyForTheNextLock(t *testing.T) {
+	t.Parallel()
+	locker, pool := newLocker(t, nil)
+	lock, err := locker.Acquire(t.Context(), pgtest.Key(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, lock.Release(t.Context())) }()
+	require.NoError(t, pgtest.Poll(t.Context(), "a connection in the pool", func() bool { return pool.Stat().IdleConns() > 0 }))
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	watcher, err := pgx.Connect(t.Context(), pgtest.Database(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, watcher.Close(t.Context())) }()
+	var state, query string
+	require.NoError(t, watcher.QueryRow(t.Context(), "SELECT state, query FROM pg_stat_activity WHERE pid = $1",
+		conn.Conn().PgConn().PID()).Scan(&state, &query))
+	require.Equal(t, "idle", state)
+	require.Contains(t, query, ".warm_up(")
+	var locks int
+	var lease, name string
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
+		current_setting('idle_session_timeout'), current_setting('application_name')`).Scan(&locks, &lease, &name))
+	require.Zero(t, locks)
+	require.Equal(t, "0", lease)
+	require.NotContains(t, name, "pglock")
 }

@@ -117,6 +117,17 @@ func (st statements) acquire(a acquireArgs) string {
 	return string(append(b, ");COMMIT"...))
 }
 
+// warmUp runs the functions of a dedicated lock for no lock at all, in a transaction that is rolled back.
+func (st statements) warmUp(pid uint32, settings string) string {
+	b := append(make([]byte, 0, 1024), beginSQL...)
+	b = append(b, "SELECT "...)
+	b = append(b, st.schema...)
+	b = append(b, ".warm_up("...)
+	b = appendPID(b, pid)
+	b = append(b, settings...)
+	return string(append(b, ");ROLLBACK"...))
+}
+
 // newReign raises the base of tokens. It has to be durable here before a token is drawn, and must not wait for a standby.
 func (st statements) newReign() string {
 	return beginSQL + st.beginReign() + ";COMMIT"
