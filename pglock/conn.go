@@ -20,6 +20,9 @@ import (
 // poolPatience is how long a pool that seems to have room may take before it is asked again whether it has.
 const poolPatience = 100 * time.Millisecond
 
+// connectionPatience is how long a connection that is being made is waited for before the pool is asked for another.
+const connectionPatience = time.Second
+
 // closeTimeout bounds the farewell of a connection.
 const closeTimeout = time.Second
 
@@ -49,6 +52,26 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) 
 			return nil, unavailable(fmt.Errorf("no connection in time: %w", ctx.Err()))
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, unavailable(err)
+		}
+		awaitConnection(ctx, pool)
+	}
+}
+
+// awaitConnection waits for a connection that the pool is making, though whoever it was made for has lost patience: asked
+// again at once the pool would make one more, and where connecting takes long one lock would cost many.
+func awaitConnection(ctx context.Context, pool *pgxpool.Pool) {
+	ctx, cancel := context.WithTimeout(ctx, connectionPatience)
+	defer cancel()
+	look := time.NewTicker(poolPatience / 20)
+	defer look.Stop()
+	for {
+		if stat := pool.Stat(); stat.IdleConns() > 0 || stat.ConstructingConns() == 0 {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -127,6 +128,28 @@ func TestThePoolHasAConnectionAgainAfterEachLock(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, lock.Release(t.Context()))
 	}
+}
+
+// TestOneLockCostsOneConnectionWhereConnectingTakesLong: a pool that is asked again and again makes one each time.
+func TestOneLockCostsOneConnectionWhereConnectingTakesLong(t *testing.T) {
+	t.Parallel()
+	newLocker(t, nil)
+	pool := pgtest.Pool(t, pgtest.Database(t), func(c *pgxpool.Config) {
+		c.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error {
+			select {
+			case <-time.After(600 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}
+	})
+	locker, err := pglock.New(pool, nil)
+	require.NoError(t, err)
+	defer closeLocker(t, locker)
+	lock, err := locker.TryAcquire(t.Context(), pgtest.Key(t))
+	require.NoError(t, err)
+	require.LessOrEqual(t, pool.Stat().NewConnsCount(), int64(2), "the lock's, and the one that takes its place in the pool")
+	require.NoError(t, lock.Release(t.Context()))
 }
 
 // TestAConnectionInThePoolIsReadyForTheNextLock: a new backend has compiled the functions before it is needed, and is as new
