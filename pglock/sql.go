@@ -261,18 +261,50 @@ func settings(lease time.Duration, owner, name string, refused map[string]bool) 
 		{"default_transaction_read_only", "off"},
 		{"default_transaction_deferrable", "off"},
 	}
+	if owner != "" {
+		list = append(list, [2]string{ownerSetting, owner})
+	}
+	list = append(list, [2]string{"application_name", name})
+	if owner != "" || !plainName(name) {
+		return settingsArray(list, refused)
+	}
 	var b strings.Builder
-	b.WriteString("array[")
+	b.Grow(512)
+	b.WriteString("'{")
 	for _, s := range list {
 		if !refused[s[0]] {
-			b.WriteString("'" + s[0] + "','" + s[1] + "',")
+			if b.Len() > len("'{") {
+				b.WriteByte(',')
+			}
+			b.WriteString(s[0])
+			b.WriteString(`,"`)
+			b.WriteString(s[1])
+			b.WriteByte('"')
 		}
 	}
-	if owner != "" {
-		b.WriteString("'" + ownerSetting + "'," + textLiteral(owner) + ",")
-	}
-	b.WriteString("'application_name'," + textLiteral(name) + "]")
+	b.WriteString("}'")
 	return b.String()
+}
+
+// settingsArray is the same for any text. It takes the server longer to read.
+func settingsArray(list [][2]string, refused map[string]bool) string {
+	var b strings.Builder
+	for _, s := range list {
+		if !refused[s[0]] {
+			b.WriteString(",'" + s[0] + "'," + textLiteral(s[1]))
+		}
+	}
+	return "array[" + b.String()[1:] + "]"
+}
+
+// plainName reports whether a name means itself in a literal of an array, whatever the session's settings are.
+func plainName(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; c < ' ' || c > '~' || c == '"' || c == '\'' || c == '\\' {
+			return false
+		}
+	}
+	return name != ""
 }
 
 // ownerSetting marks a backend as ours behind a pooler. The functions of the migrations read it.

@@ -142,8 +142,11 @@ as $pglock$
 declare
   base bigint;
   tokens bigint[];
+  ignored text;
 begin
-  perform set_config('lock_timeout', '1000', true);
+  if current_setting('lock_timeout') = '0' then
+    ignored := set_config('lock_timeout', '1000', true);
+  end if;
   select r.base into strict base from "pglock".reign r;
   if cardinality(got) = 1 and kinds is null then
     return array[base + nextval('"pglock".tokens')];
@@ -172,6 +175,7 @@ declare
   got boolean[];
   setting text;
   state text;
+  ignored text; -- assigned to, since PERFORM takes an executor and an assignment does not
 begin
   backend := pg_backend_pid();
   if pid <> backend then
@@ -185,6 +189,12 @@ begin
   end if;
   if pg_is_in_recovery() then
     outcome := 'recovery';
+    return;
+  end if;
+  -- A lock that somebody has is refused before anything is done that costs more. What this takes ends with the transaction,
+  -- whatever becomes of it.
+  if not adopt and kinds is null and cardinality(keys) = 1 and not pg_try_advisory_xact_lock(keys[1]) then
+    outcome := 'held';
     return;
   end if;
   perform from "pglock".reign r
@@ -209,7 +219,7 @@ begin
     for i in 1 .. cardinality(settings) by 2 loop
       setting := settings[i];
       if strpos(setting, 'pglock.') = 1 or current_setting(setting, true) is not null then
-        perform set_config(setting, settings[i + 1], false);
+        ignored := set_config(setting, settings[i + 1], false);
       elsif setting = 'idle_session_timeout' then
         raise exception using errcode = '42704', message = 'this server has no idle_session_timeout';
       end if;
@@ -260,6 +270,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
   got boolean[];
+  ignored text;
 begin
   if pid <> pg_backend_pid() or owner <> coalesce(current_setting('pglock.owner', true), '') then
     outcome := 'pooler';
@@ -282,10 +293,10 @@ begin
     end if;
   end if;
   if clean then
-    perform pg_advisory_unlock_all();
+    ignored := pg_advisory_unlock_all();
   end if;
   if name is not null then
-    perform set_config('application_name', name, false);
+    ignored := set_config('application_name', name, false);
   end if;
   if keys is null then
     if unlock_keys is null then
