@@ -188,8 +188,8 @@ begin
     return;
   end if;
   -- A lock that somebody has is refused before anything is done that costs more. What this takes ends with the transaction,
-  -- whatever becomes of it.
-  if not adopt and kinds is null and cardinality(keys) = 1 and not pg_try_advisory_xact_lock(keys[1]) then
+  -- whatever becomes of it; in pg_locks it would look like the lock that is to be verified.
+  if not adopt and not verify and kinds is null and cardinality(keys) = 1 and not pg_try_advisory_xact_lock(keys[1]) then
     outcome := 'held';
     return;
   end if;
