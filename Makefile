@@ -118,9 +118,10 @@ bench: ## One short round beside Redis, etcd and raw statements, and the targets
 	@exec $(OUT)/bench/bench -quick -json=$(OUT)/bench/quick.json
 
 .PHONY: bench-full
-bench-full: ## All rounds, and docs/benchmarks.md: some minutes on a machine with nothing else to do
+bench-full: ROUNDS = 0
+bench-full: ## All rounds, or ROUNDS, and docs/benchmarks.md: some minutes on a machine with nothing else to do
 	@cd bench && $(GO) build -o $(OUT)/bench/bench .
-	@exec $(OUT)/bench/bench -json=$(OUT)/bench/full.json -docs=docs
+	@exec $(OUT)/bench/bench -rounds=$(ROUNDS) -json=$(OUT)/bench/full.json -docs=docs
 
 .PHONY: cover
 cover: ## Statement coverage of pglock/ over all tests, and a page in .out; fails below COVER per cent

@@ -2,7 +2,7 @@
 // open connection, and beside other ways to have locks, all on this machine and
 // in one run. It starts PostgreSQL, redis-server and etcd from their packages.
 //
-//	go run . [-quick] [-json FILE] [-docs FOLDER] [-only REGEXP]
+//	go run . [-quick] [-rounds N] [-json FILE] [-docs FOLDER] [-only REGEXP]
 //
 // The last lines are the targets:
 //
@@ -50,6 +50,7 @@ func execute(ctx context.Context, args []string, in io.Reader, out io.Writer) er
 	quick := flags.Bool("quick", false, "one short round of everything")
 	jsonFile := flags.String("json", "", "write the results to `FILE`")
 	docs := flags.String("docs", "", "write benchmarks.md and plots to `FOLDER`")
+	rounds := flags.Int("rounds", 0, "how many `ROUNDS`; 0: as many as the run has by itself")
 	only := flags.String("only", "", "only the workloads whose names match `REGEXP`")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -61,6 +62,9 @@ func execute(ctx context.Context, args []string, in io.Reader, out io.Writer) er
 	p := fullPlan()
 	if *quick {
 		p = quickPlan()
+	}
+	if *rounds > 0 {
+		p.rounds = *rounds
 	}
 	r, err := runAll(ctx, p, wanted, out)
 	if err != nil {

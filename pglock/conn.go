@@ -20,6 +20,11 @@ import (
 // poolPatience is how long a pool that seems to have room may take before it is asked again whether it has.
 const poolPatience = 100 * time.Millisecond
 
+// busyPatience is how long a connection of a pool that has none at hand is waited for before another is dialled, which takes
+// about as long: where many ask for a moment, such as candidates that poll, one is back by then, and dialling for each of
+// them would keep the machine too busy to give any back.
+const busyPatience = 50 * time.Millisecond
+
 // connectionPatience is how long a connection that is being made is waited for before the pool is asked for another.
 const connectionPatience = time.Second
 
@@ -34,15 +39,17 @@ type candidate struct {
 	wire     *wire
 }
 
-// openCandidate takes a connection from the pool if the pool can give one now. If all are busy with the service's own work it
+// openCandidate takes a connection from the pool if the pool can give one soon. If all are busy with the service's own work it
 // dials one instead: holders that wait behind the workers that wait for them would stop the whole service.
 func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
 	for {
 		stat := pool.Stat()
-		if stat.IdleConns() == 0 && stat.TotalConns() >= stat.MaxConns() {
-			return dial(ctx, pool)
+		busy := stat.IdleConns() == 0 && stat.TotalConns() >= stat.MaxConns()
+		patient := poolPatience
+		if busy {
+			patient = busyPatience
 		}
-		patience, cancel := context.WithTimeout(ctx, poolPatience)
+		patience, cancel := context.WithTimeout(ctx, patient)
 		pooled, err := pool.Acquire(patience)
 		cancel()
 		switch {
@@ -52,6 +59,8 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) 
 			return nil, unavailable(fmt.Errorf("no connection in time: %w", ctx.Err()))
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, unavailable(err)
+		case busy:
+			return dial(ctx, pool)
 		}
 		awaitConnection(ctx, pool)
 	}
