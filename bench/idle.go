@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -51,34 +50,35 @@ func (b *bench) idle(ctx context.Context, plan idlePlan) error {
 			return b.follow(ctx, dsn, "polling", &pglock.ElectionConfig{PollInterval: 5 * time.Second}, plan.followers)
 		}},
 	}
-	errs := make([]error, len(idlers))
-	var ready, done sync.WaitGroup
-	ready.Add(len(idlers))
-	measured := make(chan struct{})
+	var downs []func(context.Context) error
+	down := func(ctx context.Context) error {
+		var errs []error
+		for _, f := range downs {
+			errs = append(errs, f(ctx))
+		}
+		return errors.Join(errs...)
+	}
+	var watching sync.WaitGroup
+	watch := make([]func(), len(idlers))
 	for i, one := range idlers {
-		before := heap()
+		before := pgtest.Heap()
 		proxy, err := pgtest.NewProxy(ctx, b.servers.postgres.Addr())
 		if err != nil {
-			return err
+			return errors.Join(err, down(context.WithoutCancel(ctx)))
 		}
-		down, err := one.setUp(ctx, through(b.servers.Postgres, b.servers.postgres, proxy))
+		tearDown, err := one.setUp(ctx, through(b.servers.Postgres, b.servers.postgres, proxy))
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", one.name, err), proxy.Close())
+			return errors.Join(fmt.Errorf("%s: %w", one.name, err), proxy.Close(), down(context.WithoutCancel(ctx)))
 		}
-		b.results.add(figure{workIdle, "", one.name, "memory of the process", unitKB}, float64(heap()-before)/1024/float64(one.n))
-		done.Go(func() {
-			ready.Done()
-			ready.Wait()
-			b.watch(ctx, one, proxy, plan.window)
-			<-measured
-			errs[i] = errors.Join(down(context.WithoutCancel(ctx)), proxy.Close())
-		})
+		downs = append(downs, func(ctx context.Context) error { return errors.Join(tearDown(ctx), proxy.Close()) })
+		b.results.add(figure{workIdle, "", one.name, "memory of the process", unitKB}, float64(pgtest.Heap()-before)/1024/float64(one.n))
+		watch[i] = func() { b.watch(one, proxy, plan.window) }
 	}
-	ready.Wait()
-	<-time.After(plan.window + time.Second)
-	close(measured)
-	done.Wait()
-	return errors.Join(errs...)
+	for _, f := range watch {
+		watching.Go(f)
+	}
+	watching.Wait()
+	return down(context.WithoutCancel(ctx))
 }
 
 // through is the DSN of the server's database by way of the proxy.
@@ -87,7 +87,7 @@ func through(dsn string, server *pgtest.Server, proxy *pgtest.Proxy) string {
 }
 
 // watch counts what goes through the proxy for a while.
-func (b *bench) watch(_ context.Context, one idler, proxy *pgtest.Proxy, window time.Duration) {
+func (b *bench) watch(one idler, proxy *pgtest.Proxy, window time.Duration) {
 	before := proxy.Counts()
 	<-time.After(window)
 	trips := float64(proxy.Counts().Since(before).RoundTrips())
@@ -167,15 +167,23 @@ func (b *bench) follow(ctx context.Context, dsn, key string, config *pglock.Elec
 			_ = election.Run(stopping, func(ctx context.Context, _ *pglock.Term) error { <-ctx.Done(); return nil }) // ends with its ctx
 		})
 	}
-	<-time.After(time.Second) // until all of them follow
+	if err := awaitFollowers(ctx, clients[1:]); err != nil {
+		return nil, errors.Join(err, down(ctx))
+	}
 	return down, nil
 }
 
-// heap is what is in use after a collection.
-func heap() uint64 {
-	runtime.GC() //nolint:revive // what is garbage is not held
-	runtime.GC() //nolint:revive // nor what finalizers have let go
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
+// awaitFollowers returns when each waits in line, or has asked once.
+func awaitFollowers(ctx context.Context, followers []*ourClient) error {
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
+	for _, c := range followers {
+		if err := pgtest.Poll(ctx, "a candidate to follow", func() bool {
+			stat := c.locker.Stat()
+			return stat.WaitingSessions > 0 || stat.NotAcquired > 0
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -52,7 +52,7 @@ func (f Fencer) schema() string {
 	return f.Schema
 }
 
-func (f Fencer) sql() statements { return statements{schema: quotedSchema(f.schema())} }
+func (f Fencer) sql() statements { return statementsOf(f.schema()) }
 
 // Fence lets tx go on if no token higher than token was accepted or claimed for resource, and makes token the highest. It
 // must be the first statement of the transaction. The error matches ErrStaleToken, and is a *StaleTokenError, if it was;

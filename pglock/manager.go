@@ -70,7 +70,7 @@ func newManager(pool *pgxpool.Pool, config Config) *manager {
 		shut:     shut,
 		config:   config,
 		pool:     pool,
-		sql:      statements{schema: quotedSchema(config.Schema)},
+		sql:      statementsOf(config.Schema),
 		started:  time.Now(),
 		app:      pool.Config().ConnConfig.RuntimeParams["application_name"],
 		keys:     make(map[keyhash.ID]*keyState),

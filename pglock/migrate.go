@@ -96,6 +96,6 @@ func isApplied(ctx context.Context, tx pgx.Tx, schema string, version int) (appl
 	if err != nil || !applied {
 		return false, err
 	}
-	err = tx.QueryRow(ctx, statements{schema: quotedSchema(schema)}.migrated(), version).Scan(&applied)
+	err = tx.QueryRow(ctx, statementsOf(schema).migrated(), version).Scan(&applied)
 	return applied, err
 }

@@ -32,6 +32,9 @@ type statements struct {
 	schema string // quoted
 }
 
+// statementsOf returns the statements for a schema by its name.
+func statementsOf(schema string) statements { return statements{schema: quotedSchema(schema)} }
+
 // textLiteral returns an SQL expression for s.
 func textLiteral(s string) string {
 	return "convert_from(decode('" + hex.EncodeToString([]byte(s)) + "','hex'),'UTF8')"

@@ -3,7 +3,6 @@ package pglock_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -105,7 +104,7 @@ func TestHundredThousandLocks(t *testing.T) {
 	for i := range keys {
 		keys[i] = fmt.Sprintf("held/%06d", i)
 	}
-	before := heap()
+	before := pgtest.Heap()
 	locks := make([]*pglock.Lock, 0, many)
 	start := time.Now()
 	for from := 0; from < many; from += 1000 {
@@ -115,7 +114,7 @@ func TestHundredThousandLocks(t *testing.T) {
 		locks = append(locks, more...)
 	}
 	took := time.Since(start)
-	perLock := float64(heap()-before) / many
+	perLock := float64(pgtest.Heap()-before) / many
 	beside := cost()
 	t.Logf("%d locks in %v, %.0f bytes each; cycles a second alone %.0f, beside them %.0f", many, took.Round(time.Millisecond), perLock, alone, beside)
 	require.LessOrEqual(t, perLock, 1000.0)
@@ -126,13 +125,4 @@ func TestHundredThousandLocks(t *testing.T) {
 	require.NoError(t, locker.Close(context.Background()))
 	t.Logf("all released in %v", time.Since(start).Round(time.Millisecond))
 	require.ErrorIs(t, locks[many-1].Err(), pglock.ErrReleased)
-}
-
-// heap is what is in use after a collection.
-func heap() uint64 {
-	runtime.GC() //nolint:revive // what is garbage is not held
-	runtime.GC() //nolint:revive // nor what finalizers have let go
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
 }
