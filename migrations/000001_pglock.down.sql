@@ -8,6 +8,7 @@ drop function "pglock".work(bigint, text, integer, text, boolean, bigint[], smal
 drop function "pglock".acquire(bigint, text, text[], boolean, boolean, bigint[], smallint[], integer);
 drop function "pglock".take(bigint[], smallint[], integer);
 drop function "pglock".draw(boolean[], smallint[]);
+drop function "pglock".token(boolean);
 drop function "pglock".undo(bigint[], smallint[]);
 drop function "pglock".unlock(bigint[], smallint[]);
 drop function "pglock".new_reign();

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -177,11 +178,15 @@ func (c *candidate) adopt() *lockConn {
 // A wire speaks the simple query protocol. It goes through the frontend itself and not through pgconn, whose answer to a
 // request that is cut short is a goroutine that tries for up to 15 seconds to cancel it, and keeps the socket open
 // meanwhile, and with it a lock that the request may have taken.
+//
+// One goroutine reads. Requests may be sent by others, one at a time and none before the last was answered.
 type wire struct {
-	net   net.Conn
-	front *pgproto3.Frontend
-	rows  [][][]byte // of the last round trip; memory is used again
-	flat  []byte
+	net     net.Conn
+	sending sync.Mutex // for what is sent: a farewell may come while somebody sends
+	front   *pgproto3.Frontend
+	rows    [][][]byte // of the answer so far; memory is used again
+	flat    []byte
+	failed  *pgconn.PgError // in the answer so far
 }
 
 func newWire(conn *pgx.Conn) *wire {
@@ -189,32 +194,60 @@ func newWire(conn *pgx.Conn) *wire {
 }
 
 // query sends one simple message and reads the answer up to ReadyForQuery. It returns the rows of all results; they are
-// valid until the next call. An error of the server is a *pgconn.PgError, after which the connection is in step; any other
+// valid until the next request. An error of the server is a *pgconn.PgError, after which the connection is in step; any other
 // error ends the connection.
 func (c *wire) query(sql string) ([][][]byte, error) {
-	c.front.SendQuery(&pgproto3.Query{String: sql})
-	if err := c.front.Flush(); err != nil {
+	c.reset()
+	if err := c.send(sql); err != nil {
 		return nil, err
 	}
-	c.rows, c.flat = c.rows[:0], c.flat[:0]
-	var failed *pgconn.PgError
+	return c.receive()
+}
+
+// reset forgets the last answer.
+func (c *wire) reset() {
+	c.rows, c.flat, c.failed = c.rows[:0], c.flat[:0], nil
+}
+
+func (c *wire) send(sql string) error {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.front.SendQuery(&pgproto3.Query{String: sql})
+	return c.front.Flush()
+}
+
+// receive reads the rest of an answer, or what the server says unasked if nothing was sent: something that ends the session
+// is an error, the rest does not concern us. After an error that timedOut reports it may be called again.
+func (c *wire) receive() ([][][]byte, error) {
 	for {
 		message, err := c.front.Receive()
 		if err != nil {
-			return nil, errors.Join(pgErrorOrNil(failed), err)
+			if timedOut(err) {
+				return nil, err
+			}
+			return nil, errors.Join(pgErrorOrNil(c.failed), err)
 		}
 		switch message := message.(type) {
 		case *pgproto3.DataRow:
 			c.keep(message.Values)
 		case *pgproto3.ErrorResponse:
-			failed = pgconn.ErrorResponseToPgError(message)
+			c.failed = pgconn.ErrorResponseToPgError(message)
+			if c.failed.SeverityUnlocalized == "FATAL" || c.failed.SeverityUnlocalized == "PANIC" {
+				return nil, c.failed
+			}
 		case *pgproto3.ReadyForQuery:
-			if failed != nil {
-				return nil, failed
+			if c.failed != nil {
+				return nil, c.failed
 			}
 			return c.rows, nil
 		}
 	}
+}
+
+// timedOut reports whether a read ended by its deadline.
+func timedOut(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
 }
 
 // keep copies a row out of the frontend's buffer.
@@ -231,27 +264,6 @@ func (c *wire) keep(values [][]byte) {
 	c.rows = append(c.rows, row)
 }
 
-// listen reads until the deadline set by the caller passes, which is nil, or until the server says something that ends
-// the session or the socket breaks, which is the error. What else a server may say unasked does not concern us.
-func (c *wire) listen() error {
-	var failed *pgconn.PgError
-	for {
-		message, err := c.front.Receive()
-		if err != nil {
-			if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-				return pgErrorOrNil(failed)
-			}
-			return errors.Join(pgErrorOrNil(failed), err)
-		}
-		if message, ok := message.(*pgproto3.ErrorResponse); ok {
-			failed = pgconn.ErrorResponseToPgError(message)
-			if failed.SeverityUnlocalized == "FATAL" || failed.SeverityUnlocalized == "PANIC" {
-				return failed
-			}
-		}
-	}
-}
-
 // pgErrorOrNil keeps a nil pointer from becoming an error that is not nil.
 func pgErrorOrNil(err *pgconn.PgError) error {
 	if err == nil {
@@ -260,7 +272,7 @@ func pgErrorOrNil(err *pgconn.PgError) error {
 	return err
 }
 
-// A lockConn is a connection that is ours. All of its methods belong to the session's owner goroutine, except wake.
+// A lockConn is a connection that is ours. All of its methods belong to the session's owner goroutine, except sendFor and wake.
 type lockConn struct {
 	*wire
 	conn *pgx.Conn
@@ -274,7 +286,19 @@ func (c *lockConn) roundTrip(sql string, deadline time.Time) ([][][]byte, error)
 	return c.query(sql)
 }
 
-// wake ends a listen. It may be called from any goroutine, under the session's mutex.
+// sendFor sends a request while the owner listens, who hears the answer. It does not block, since nothing else is under way:
+// the message fits into the socket's buffer. If it fails the owner finds the connection closed.
+func (c *lockConn) sendFor(sql string, deadline time.Time) {
+	err := c.net.SetWriteDeadline(deadline)
+	if err == nil {
+		err = c.send(sql)
+	}
+	if err != nil {
+		_ = c.net.Close()
+	}
+}
+
+// wake ends a listen. It may be called from any goroutine that has put the owner out of its sleep.
 func (c *lockConn) wake() {
 	_ = c.net.SetReadDeadline(past()) // a closed socket has ended the read already
 }
@@ -284,8 +308,15 @@ func (c *lockConn) wake() {
 //nolint:contextcheck // no ctx may keep a connection open
 func (c *lockConn) close() {
 	_ = c.net.SetDeadline(time.Now().Add(closeTimeout))
+	c.sending.Lock()
+	defer c.sending.Unlock()
 	_ = c.conn.PgConn().Close(context.Background()) // bounded by the socket's deadline
 }
 
 // abandon closes the socket at once: there is no telling what the server would still read.
-func (c *lockConn) abandon() { abandon(c.conn) }
+func (c *lockConn) abandon() {
+	_ = c.net.Close() // which ends what others may be sending
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	abandon(c.conn)
+}

@@ -164,12 +164,19 @@ func classify(err error) error {
 
 // commitFailed is the error of a commit. What became of it is known only if the server has answered, or was never asked.
 func commitFailed(err error) error {
-	pgErr, answered := errors.AsType[*pgconn.PgError](err)
-	answered = answered && pgErr.SeverityUnlocalized == "ERROR" // FATAL ends the session, and may come after the commit
-	if answered || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) {
+	if statementError(err) != nil || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) {
 		return classify(err)
 	}
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, classify(err))
+}
+
+// statementError returns the server's answer that a statement failed, nil if err is anything else: FATAL ends the session, and
+// may come after a commit.
+func statementError(err error) *pgconn.PgError {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.SeverityUnlocalized == "ERROR" {
+		return pgErr
+	}
+	return nil
 }
 
 // unavailable wraps the error of a connection that could not be had.

@@ -80,6 +80,9 @@ func (s *session) end(err error) {
 	}
 }
 
+// errUnasked ends a session whose server answers what nobody asked.
+var errUnasked = errors.New("an answer came without a request")
+
 // errSessionGone is the outcome of a try that met a session on its way out. It leads to a try on another session, and is
 // never seen by a caller.
 var errSessionGone = errors.New("the session has ended")

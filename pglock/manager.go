@@ -31,7 +31,7 @@ type manager struct {
 
 	// mu guards everything below, and the fields of sessions, keyStates and waiters that say so. Nothing that waits for
 	// the network, for a user's function or for another goroutine may be done under it.
-	mu          sync.Mutex
+	mu          sendingMutex
 	closed      bool
 	refilling   bool // a refill is under way
 	refillAgain bool // a connection was taken meanwhile

@@ -58,7 +58,7 @@ func (s *session) firstTries(c *candidate) (again bool, err error) {
 			c.giveBack()
 		}
 		return s.allHeld(), nil
-	case reply.outcome == "error":
+	case reply.outcome == outcomeError:
 		c.discard()
 	default:
 		c.giveBack()

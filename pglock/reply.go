@@ -9,9 +9,12 @@ import (
 
 // Outcomes of the functions acquire, work and wait.
 const (
-	outcomeOK   = "ok"
-	outcomeHeld = "held"
-	racedDetail = "raced"
+	outcomeOK       = "ok"
+	outcomeHeld     = "held"
+	outcomePooler   = "pooler"
+	outcomeRecovery = "recovery"
+	outcomeError    = "error"
+	racedDetail     = "raced"
 )
 
 // A reply is one row of the functions acquire, work and wait. What a function does not return is zero.
@@ -23,8 +26,11 @@ type reply struct {
 	clock                    int64 // microseconds since the epoch
 }
 
-// parseReply reads the row of acquire (5 columns), work (6) or wait (4).
+// parseReply reads the row of acquire (5 columns), work (6), wait (4) or workOne (1 or 2).
 func parseReply(row [][]byte) (reply, error) {
+	if len(row) <= 2 {
+		return parseOne(row[0])
+	}
 	r := reply{outcome: outcomeOf(row[0]), detail: string(row[1]), message: string(row[2])}
 	var err error
 	switch len(row) {
@@ -49,6 +55,23 @@ func parseReply(row [][]byte) (reply, error) {
 		return reply{}, fmt.Errorf("the server's answer cannot be read: %w", err)
 	}
 	return r, nil
+}
+
+// parseOne reads the answer of workOne: it is about a try or an unlock, whichever was asked for.
+func parseOne(b []byte) (reply, error) {
+	answer, err := strconv.ParseInt(string(b), 10, 64)
+	if err != nil {
+		return reply{}, fmt.Errorf("the server's answer cannot be read: %w", err)
+	}
+	switch {
+	case answer == onePooler:
+		return reply{outcome: outcomePooler}, nil
+	case answer == oneRecovery:
+		return reply{outcome: outcomeRecovery}, nil
+	case answer == oneFailed:
+		return reply{outcome: outcomeOK}, nil
+	}
+	return reply{outcome: outcomeOK, unlocked: []byte("{t}"), tokens: []int64{answer}}, nil
 }
 
 // outcomeOf avoids an allocation for the usual outcomes.
@@ -119,14 +142,14 @@ func (r *reply) refusal() error {
 	switch r.outcome {
 	case outcomeOK, outcomeHeld:
 		return nil
-	case "pooler":
+	case outcomePooler:
 		return fmt.Errorf("%w: the backend is not the one that this connection was opened to; connect to PostgreSQL "+
 			"directly, or set Config.AllowPooler for a pooler in session mode", ErrPooler)
-	case "recovery":
+	case outcomeRecovery:
 		return fmt.Errorf("%w: it is in recovery", ErrReadOnly)
 	case "setting":
 		return fmt.Errorf("%w: %s cannot be set: %s", ErrUnsupportedServer, r.detail, r.message)
-	case "error":
+	case outcomeError:
 		return pgError(r.detail, r.message)
 	}
 	return fmt.Errorf("%w: the functions of the migrations are of another version: outcome %q", ErrNotMigrated, r.outcome)

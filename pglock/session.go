@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -38,34 +37,26 @@ type session struct {
 	parked   bool
 	stop     bool // to be closed when the owner gets to it
 	unwanted bool // cancelled while opening
-	asleep   bool // the owner is in listen, or about to be
+	asleep   bool // the owner listens, or is about to; whoever clears it may send in its place
+	asked    bool // somebody has
 	conn     *lockConn
 
 	// trust is the manager's time at which the session is no longer trusted; expired that somebody has said so.
 	trust   atomic.Int64
 	expired atomic.Bool
 
+	// Of the owner, or of whoever sends in its place.
+	batch   batch
+	work    workArgs
+	text    []byte
+	message string        // what is sent for the batch
+	began   time.Duration // when
+	name    string        // application_name
+
 	// Of the owner alone.
 	pid   uint32
 	sent  time.Duration // of the last request that was answered
-	name  string        // application_name
 	clock clock
-	work  workArgs
-	text  []byte
-	batch batch
-}
-
-// batch is what one round trip carries.
-type batch struct {
-	unlocks []*Lock
-	tries   []*keyState
-	pings   []*ping
-}
-
-// A ping asks whether a lock is held on the server.
-type ping struct {
-	lock *Lock
-	done chan error // receives one value
 }
 
 // usable reports whether requests may be added to s. manager.mu is held.
@@ -91,14 +82,6 @@ func (s *session) wanted() bool {
 // busy reports whether requests wait for the owner. manager.mu is held.
 func (s *session) busy() bool {
 	return len(s.unlocks) > 0 || len(s.tries) > 0 || len(s.pings) > 0
-}
-
-// wake lets the owner look for work. manager.mu is held.
-func (s *session) wake() {
-	if s.asleep {
-		s.asleep = false
-		s.conn.wake()
-	}
 }
 
 // run is the owner. It ends when the session has ended, and so outlives the call that started it.
@@ -153,144 +136,41 @@ func (s *session) step() (stop bool, err error) {
 			return false, s.sleep(wait) // unlocks
 		}
 	}
-	s.takeBatch()
+	s.compose()
 	m.mu.Unlock()
-	return false, s.roundTrip()
+	rows, err := s.conn.roundTrip(s.message, s.m.started.Add(s.trusted()))
+	return false, s.received(rows, err)
 }
 
-// sleep listens to the server until something is to be done, at the latest at the given time. It unlocks manager.mu.
+// sleep listens to the server until something is to be done, at the latest at the given time, or until the answer comes to
+// what others have sent meanwhile. It unlocks manager.mu.
 func (s *session) sleep(until time.Duration) error {
 	m := s.m
+	s.conn.reset()
 	s.asleep = true
 	err := s.conn.net.SetReadDeadline(m.started.Add(min(until, s.trusted())))
 	m.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	err = s.conn.listen()
+	rows, err := s.conn.receive()
 	m.mu.Lock()
 	s.asleep = false
+	asked := s.asked
+	s.asked = false
 	m.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	return s.checkTrust()
-}
-
-// takeBatch moves what is asked for to the owner. manager.mu is held.
-func (s *session) takeBatch() {
-	b, w := &s.batch, &s.work
-	b.unlocks, s.unlocks = s.unlocks, b.unlocks[:0]
-	b.pings, s.pings = s.pings, b.pings[:0]
-	w.unlock.reset()
-	w.take.reset()
-	w.name, w.held = "", 0
-	if s.mark != "" {
-		w.held = len(s.locks)
-	}
-	w.clean = len(b.unlocks) > 0 && len(s.locks) == len(b.unlocks)
-	for _, l := range b.unlocks {
-		w.unlock.add(l.id, l.mode)
-		if l.raced && !w.clean {
-			w.again.add(l.id, l.mode)
+	switch {
+	case asked && timedOut(err): // it was time for a heartbeat, which the request now is
+		if err = s.conn.net.SetReadDeadline(m.started.Add(s.trusted())); err == nil {
+			rows, err = s.conn.receive()
 		}
+		return s.received(rows, err)
+	case asked:
+		return s.received(rows, err)
+	case timedOut(err):
+		return s.checkTrust()
 	}
-	if len(w.again.keys) > 0 {
-		return // nothing may be taken in the message that unlocks once more
-	}
-	s.takeTries()
-	if len(b.tries) == 1 && s.m.config.LocksPerSession == 1 && (w.clean || len(s.locks) == 0) && b.tries[0].queue.first != nil {
-		if name := s.m.sessionName(b.tries[0].queue.first.key); name != s.name {
-			w.name, s.name = name, name
-		}
-	}
-}
-
-// takeTries moves tries to the owner: those of one set that are to stop at some point, or all up to such ones. manager.mu is
-// held.
-func (s *session) takeTries() {
-	b, w := &s.batch, &s.work
-	b.tries = b.tries[:0]
-	w.take.reset()
-	w.most = -1
-	for i, ks := range s.tries {
-		if i == 0 {
-			w.most = ks.set.limit()
-		} else if limit := ks.set.limit(); limit != w.most || limit >= 0 && ks.set != s.tries[0].set {
-			break
-		}
-		ks.asked = s.m.tickets
-		b.tries = append(b.tries, ks)
-		w.take.add(ks.id, ks.mode)
-	}
-	s.tries = append(s.tries[:0], s.tries[len(b.tries):]...)
-}
-
-// roundTrip sends one message with all of the batch, or a heartbeat if there is nothing in it, and hands out the answers.
-func (s *session) roundTrip() error {
-	b, w := &s.batch, &s.work
-	s.text = s.m.sql.work(s.text[:0], w)
-	if len(w.again.keys) > 0 {
-		s.text = s.m.sql.undo(s.text, &w.again)
-		w.again.reset()
-	}
-	for _, p := range b.pings {
-		s.text = append(s.text, ';')
-		s.text = append(s.text, verifySQL(p.lock.id, p.lock.mode)...)
-	}
-	sent := s.m.now()
-	rows, err := s.conn.roundTrip(string(s.text), s.m.started.Add(s.trusted()))
-	if err != nil {
-		return classify(err)
-	}
-	return s.answered(sent, rows)
-}
-
-// answered takes over the answer to a batch.
-func (s *session) answered(sent time.Duration, rows [][][]byte) error {
-	b := &s.batch
-	reply, err := parseReply(rows[0])
-	if err != nil {
-		return err
-	}
-	if err := reply.refusal(); err != nil && reply.outcome != "error" {
-		return err
-	}
-	if err := s.extend(sent); err != nil {
-		return err
-	}
-	if reply.clock != 0 {
-		s.clock.check(s.m, reply.clock, sent)
-	}
-	for i, p := range b.pings {
-		count := rows[len(rows)-len(b.pings)+i][0]
-		if string(count) != "1" {
-			return fmt.Errorf("%w: the server shows %s locks where there should be one", ErrLost, count)
-		}
-		p.done <- nil
-	}
-	b.pings = b.pings[:0]
-	return s.handOut(reply)
-}
-
-// handOut gives the answers to those who asked.
-func (s *session) handOut(reply reply) error {
-	m, b := s.m, &s.batch
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, l := range b.unlocks {
-		if !reply.unlockedAt(i) {
-			return fmt.Errorf("%w: the server says that the lock was not held", ErrLost)
-		}
-		m.unlocked(l, nil)
-	}
-	b.unlocks = b.unlocks[:0]
-	for i, ks := range b.tries {
-		m.tried(s, ks, reply.tokenAt(i), reply.refusal())
-	}
-	b.tries = b.tries[:0]
-	m.settle(s) // in the same breath, so that whoever was just answered finds the session parked
-	return nil
+	return errOr(err, errUnasked)
 }
 
 // waitSlice waits for ks for a moment.

@@ -180,3 +180,34 @@ func TestAConnectionInThePoolIsReadyForTheNextLock(t *testing.T) {
 	require.Equal(t, "0", lease)
 	require.NotContains(t, name, "pglock")
 }
+
+// TestAFailedTryOnAParkedSessionLeavesNothingHeld: what fails after the lock was taken is undone before the caller is told.
+func TestAFailedTryOnAParkedSessionLeavesNothingHeld(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	dsn := pgtest.NewDatabase(t, server)
+	pool := pgtest.Pool(t, dsn)
+	locker, err := pglock.New(pool, &pglock.Config{MaxIdleSessions: 1})
+	require.NoError(t, err)
+	defer closeLocker(t, locker)
+	require.NoError(t, locker.Migrate(t.Context()))
+	key := pgtest.Key(t)
+	before, err := locker.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
+	require.NoError(t, before.Release(t.Context()))
+
+	_, err = pool.Exec(t.Context(), "ALTER SEQUENCE pglock.tokens MAXVALUE 1000 RESTART 1000; SELECT nextval('pglock.tokens')")
+	require.NoError(t, err)
+	_, err = locker.TryAcquire(t.Context(), key)
+	require.ErrorIs(t, err, pglock.ErrUnsupportedServer)
+	require.ErrorContains(t, err, "2200H")
+	pgtest.NoAdvisoryLocks(t, pool)
+
+	_, err = pool.Exec(t.Context(), "ALTER SEQUENCE pglock.tokens NO MAXVALUE")
+	require.NoError(t, err)
+	after, err := locker.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
+	require.Greater(t, after.Token(), before.Token())
+	require.EqualValues(t, 1, locker.Stat().SessionsOpened, "on the same session")
+	require.NoError(t, after.Release(t.Context()))
+}

@@ -220,24 +220,25 @@ func TestP5_WaiterWhoseSessionIsEndedGoesOn(t *testing.T) {
 	require.NoError(t, granted(t, acquired).lock.Release(ctx))
 }
 
-// Something has unlocked what the session held: here the function that serves
-// its requests.
+// Something has unlocked what the session held: here the function that unlocks.
 func TestP5_ReleaseOfALockThatIsGoneSaysLost(t *testing.T) {
 	t.Parallel()
 	ctx := timed(t)
 	s := pgtest.Shared(t)
 	dsn, name := ownDatabase(t, s)
-	lock, err := newLocker(t, dsn, pglock.Config{}).TryAcquire(ctx, pgtest.Key(t))
+	locker := newLocker(t, dsn, pglock.Config{LocksPerSession: 10})
+	lock, err := locker.TryAcquire(ctx, pgtest.Key(t))
 	require.NoError(t, err)
-	require.NoError(t, s.Exec(ctx, name, `ALTER FUNCTION pglock.work RENAME TO honest;
-		CREATE FUNCTION pglock.work(bigint, text, integer, text, boolean, bigint[], smallint[], bigint[], smallint[], integer,
-			OUT outcome text, OUT detail text, OUT message text, OUT unlocked boolean[], OUT tokens bigint[], OUT clock bigint)
-		LANGUAGE plpgsql AS $$ BEGIN
+	set, err := newLocker(t, dsn, pglock.Config{LocksPerSession: 10}).AcquireAll(ctx, pgtest.Key(t)+"1", pgtest.Key(t)+"2")
+	require.NoError(t, err)
+	require.NoError(t, s.Exec(ctx, name, `SET allow_system_table_mods = on;
+		ALTER FUNCTION pg_catalog.pg_advisory_unlock(bigint) RENAME TO pg_advisory_unlock_real;
+		CREATE FUNCTION pg_catalog.pg_advisory_unlock(key bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 			PERFORM pg_advisory_unlock_all();
-			SELECT * INTO outcome, detail, message, unlocked, tokens, clock
-				FROM pglock.honest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+			RETURN pg_advisory_unlock_real(key);
 		END $$`))
 	require.ErrorIs(t, lock.Release(ctx), pglock.ErrLost)
+	require.ErrorIs(t, set.Release(ctx), pglock.ErrLost)
 }
 
 func TestP7_RaiseWaitsForAnOpenFencedTransaction(t *testing.T) {

@@ -87,7 +87,7 @@ func ofSessions() []mutant {
 			"  if false then\n",
 		}}, checks, "TestP10_PoolersAreRefused"},
 		{"release-without-checking", []edit{{
-			"pglock/session.go",
+			"pglock/exchange.go",
 			"if !reply.unlockedAt(i) {",
 			"if false && !reply.unlockedAt(i) {",
 		}}, checks, "TestP5_ReleaseOfALockThatIsGoneSaysLost"},
@@ -96,11 +96,15 @@ func ofSessions() []mutant {
 			"got := (\"pglock\".take(array[key], array[kind], null))[1];",
 			"got := false;",
 		}}, checks, "TestP8_GrantThatRacedItsSliceIsNotLeftBehind"},
-		{"parked-session-not-cleaned", []edit{{
-			locksSQL,
-			"  if clean then\n    ignored := pg_advisory_unlock_all();\n  end if;\n",
-			"",
-		}}, checks, "TestP8_ReleaseOfAGrantThatRacedItsSliceFreesTheLock"},
+		{"parked-session-not-cleaned", []edit{
+			{locksSQL, "  if clean then\n    ignored := pg_advisory_unlock_all();\n  end if;\n", ""},
+			{"pglock/sql.go", "pg_catalog.pg_advisory_unlock_all() IS NULL", "false"},
+		}, checks, "TestP8_ReleaseOfAGrantThatRacedItsSliceFreesTheLock"},
+		{"failed-try-not-undone", []edit{{
+			"pglock/exchange.go",
+			"s.m.sql.undo(s.text[:0], &s.work.take)",
+			"append(s.text[:0], \"SELECT 1\"...)",
+		}}, library, "TestAFailedTryOnAParkedSessionLeavesNothingHeld"},
 		{"grant-that-nobody-wants-kept", []edit{{
 			"pglock/queue.go",
 			"\t\tm.startRelease(lock)\n\t\treturn\n",
@@ -123,8 +127,8 @@ func ofTokens() []mutant {
 	return []mutant{
 		{"plain-sequence", []edit{{
 			locksSQL,
-			"return array[base + nextval(",
-			"return array[nextval(",
+			"then base operator(pg_catalog.+) pg_catalog.nextval(",
+			"then pg_catalog.nextval(",
 		}}, promises, "TestP6_FailoverWithTheOldPrimaryGone"},
 		{"life-without-crash-mark", []edit{
 			{locksSQL, "      and r.stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity')\n", ""},

@@ -1,0 +1,213 @@
+package pglock
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// This file is what a session says to the server, and who says it. Requests that come while an answer is awaited go
+// together in the next message, which the owner sends. One that finds the owner asleep is sent by whoever asks, so that
+// one goroutine is woken for it and not two: that one, by the answer.
+
+// A sendingMutex is manager.mu. Whoever unlocks it sends what is now asked of sessions whose owner was asleep.
+type sendingMutex struct {
+	sync.Mutex
+	woken []*session
+}
+
+// wake has something done for s. manager.mu is held.
+func (s *session) wake() {
+	if s.asleep {
+		s.asleep = false
+		s.m.mu.woken = append(s.m.mu.woken, s)
+	}
+}
+
+// Unlock does not block for longer than sync.Mutex does.
+func (mu *sendingMutex) Unlock() {
+	if len(mu.woken) == 0 {
+		mu.Mutex.Unlock()
+		return
+	}
+	var one [1]outgoing // usually it is one, which needs no memory then
+	out := one[:0]
+	for _, s := range mu.woken {
+		if !s.busy() || s.waitFor != nil || s.checkTrust() != nil {
+			s.conn.wake() // under the mutex, so that it ends no other read than this one
+			continue
+		}
+		s.compose()
+		s.asked = true
+		out = append(out, outgoing{s.conn, s.message, s.m.started.Add(s.trusted())})
+	}
+	clear(mu.woken)
+	mu.woken = mu.woken[:0]
+	mu.Mutex.Unlock()
+	for _, o := range out {
+		o.conn.sendFor(o.message, o.deadline)
+	}
+}
+
+// outgoing is a message to be sent.
+type outgoing struct {
+	conn     *lockConn
+	message  string
+	deadline time.Time
+}
+
+// batch is what one round trip carries.
+type batch struct {
+	unlocks []*Lock
+	tries   []*keyState
+	pings   []*ping
+}
+
+// A ping asks whether a lock is held on the server.
+type ping struct {
+	lock *Lock
+	done chan error // receives one value
+}
+
+// takeBatch moves what is asked for into the batch. manager.mu is held.
+func (s *session) takeBatch() {
+	b, w := &s.batch, &s.work
+	b.unlocks, s.unlocks = s.unlocks, b.unlocks[:0]
+	b.pings, s.pings = s.pings, b.pings[:0]
+	w.unlock.reset()
+	w.take.reset()
+	w.name, w.held = "", 0
+	if s.mark != "" {
+		w.held = len(s.locks)
+	}
+	w.clean = len(b.unlocks) > 0 && len(s.locks) == len(b.unlocks)
+	for _, l := range b.unlocks {
+		w.unlock.add(l.id, l.mode)
+		if l.raced && !w.clean {
+			w.again.add(l.id, l.mode)
+		}
+	}
+	if len(w.again.keys) > 0 {
+		return // nothing may be taken in the message that unlocks once more
+	}
+	s.takeTries()
+	if len(b.tries) == 1 && s.m.config.LocksPerSession == 1 && (w.clean || len(s.locks) == 0) && b.tries[0].queue.first != nil {
+		if name := s.m.sessionName(b.tries[0].queue.first.key); name != s.name {
+			w.name, s.name = name, name
+		}
+	}
+}
+
+// takeTries moves tries into the batch: those of one set that are to stop at some point, or all up to such ones. manager.mu is
+// held.
+func (s *session) takeTries() {
+	b, w := &s.batch, &s.work
+	b.tries = b.tries[:0]
+	w.take.reset()
+	w.most = -1
+	for i, ks := range s.tries {
+		if i == 0 {
+			w.most = ks.set.limit()
+		} else if limit := ks.set.limit(); limit != w.most || limit >= 0 && ks.set != s.tries[0].set {
+			break
+		}
+		ks.asked = s.m.tickets
+		b.tries = append(b.tries, ks)
+		w.take.add(ks.id, ks.mode)
+	}
+	s.tries = append(s.tries[:0], s.tries[len(b.tries):]...)
+}
+
+// compose makes a message of all that is asked for, or a heartbeat if nothing is. manager.mu is held.
+func (s *session) compose() {
+	s.takeBatch()
+	s.text = s.m.sql.work(s.text[:0], &s.work)
+	s.work.again.reset()
+	s.appendPings()
+	s.message = string(s.text)
+	s.began = s.m.now()
+}
+
+func (s *session) appendPings() {
+	for _, p := range s.batch.pings {
+		s.text = append(s.text, ';')
+		s.text = append(s.text, verifySQL(p.lock.id, p.lock.mode)...)
+	}
+}
+
+// received takes over what came back for the message, and hands out the answers.
+func (s *session) received(rows [][][]byte, err error) error {
+	if failed := statementError(err); failed != nil && s.work.single() && len(s.batch.tries) == 1 {
+		return s.undoOne(failed)
+	}
+	if err != nil {
+		return classify(err)
+	}
+	reply, err := parseReply(rows[0])
+	if err != nil {
+		return err
+	}
+	return s.answered(reply, rows)
+}
+
+// undoOne answers a try whose statement failed, when nothing of it is left on the server.
+func (s *session) undoOne(failed *pgconn.PgError) error {
+	s.text = s.m.sql.undo(s.text[:0], &s.work.take)
+	s.appendPings()
+	rows, err := s.conn.roundTrip(string(s.text), s.m.started.Add(s.trusted()))
+	if err != nil {
+		return classify(err)
+	}
+	return s.answered(reply{outcome: outcomeError, detail: failed.Code, message: failed.Message}, rows)
+}
+
+// answered takes over the answer to a batch.
+func (s *session) answered(reply reply, rows [][][]byte) error {
+	b := &s.batch
+	if err := reply.refusal(); err != nil && reply.outcome != outcomeError {
+		return err
+	}
+	if err := s.extend(s.began); err != nil {
+		return err
+	}
+	if reply.clock != 0 {
+		s.clock.check(s.m, reply.clock, s.began)
+	}
+	for i, p := range b.pings {
+		count := rows[len(rows)-len(b.pings)+i][0]
+		if string(count) != "1" {
+			return fmt.Errorf("%w: the server shows %s locks where there should be one", ErrLost, count)
+		}
+		p.done <- nil
+	}
+	b.pings = b.pings[:0]
+	many := len(b.unlocks)+len(b.tries) > 1
+	err := s.handOut(reply)
+	if many {
+		runtime.Gosched() // those who were answered ask again, and what they ask goes together
+	}
+	return err
+}
+
+// handOut gives the answers to those who asked.
+func (s *session) handOut(reply reply) error {
+	m, b := s.m, &s.batch
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, l := range b.unlocks {
+		if !reply.unlockedAt(i) {
+			return fmt.Errorf("%w: the server says that the lock was not held", ErrLost)
+		}
+		m.unlocked(l, nil)
+	}
+	b.unlocks = b.unlocks[:0]
+	for i, ks := range b.tries {
+		m.tried(s, ks, reply.tokenAt(i), reply.refusal())
+	}
+	b.tries = b.tries[:0]
+	m.settle(s) // in the same breath, so that whoever was just answered finds the session parked
+	return nil
+}
