@@ -327,13 +327,19 @@ begin
 end
 $pglock$;
 
--- warm_up has this backend read and compile what a lock needs, for no lock at all. Its caller rolls it back; no token is drawn.
+-- warm_up has this backend read and compile what a lock and a first fenced write need, for no lock at all. Its caller rolls it
+-- back; no token is drawn.
 create function "pglock".warm_up(pid bigint, settings text[]) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 begin
   perform "pglock".acquire(pid, null, settings, true, false, '{}', null, null);
   perform "pglock".token(false);
+  begin
+    perform "pglock".fence(null, null); -- refused, or not there
+  exception when others then
+    null;
+  end;
 end
 $pglock$;
 
@@ -346,6 +352,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
   got boolean;
+  ignored text;
 begin
   if pid <> pg_backend_pid() or owner <> coalesce(current_setting('pglock.owner', true), '') then
     outcome := 'pooler';
@@ -356,8 +363,9 @@ begin
     return;
   end if;
   outcome := 'ok';
+  perform "pglock".token(false); -- compiled before it is needed
   begin
-    perform set_config('lock_timeout', ms::text, true);
+    ignored := set_config('lock_timeout', ms::text, true);
     case kind
       when 0 then perform pg_advisory_lock(key);
       when 1 then perform pg_advisory_lock((key >> 32)::int, (key << 32 >> 32)::int);
@@ -375,7 +383,7 @@ begin
     return;
   end if;
   begin
-    tokens := "pglock".draw(array[true], array[kind]);
+    tokens := array[case when kind > 1 then -1 else "pglock".token(true) end];
   exception when query_canceled or others then
     get stacked diagnostics detail = returned_sqlstate, message = message_text;
     perform pg_advisory_unlock_all();

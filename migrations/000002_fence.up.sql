@@ -28,8 +28,11 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
   highest bigint;
+  ignored text;
   idle bigint := extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000;
 begin
+  -- First of all, for warm_up, which comes with a token of null.
+  select f.token into highest from "pglock".fenced_writes f where f.resource = fence.resource;
   if fence.token is null or fence.token < 1 then
     raise exception using errcode = 'PLF02', message = 'pglock: no fencing token',
       hint = 'A lock in shared mode has none; a write is protected only by the token of an exclusive lock.';
@@ -38,9 +41,8 @@ begin
     raise exception using errcode = 'PLF02', message = 'pglock: no resource to fence';
   end if;
   if fence.idle_ms > 0 and (idle = 0 or idle > fence.idle_ms) then
-    perform set_config('idle_in_transaction_session_timeout', fence.idle_ms::text, true);
+    ignored := set_config('idle_in_transaction_session_timeout', fence.idle_ms::text, true);
   end if;
-  select f.token into highest from "pglock".fenced_writes f where f.resource = fence.resource;
   if highest is null or highest < fence.token then
     insert into "pglock".fenced_writes as f (resource, token, written_at)
     values (fence.resource, fence.token, clock_timestamp())

@@ -66,57 +66,55 @@ func (f Fencer) Fence(ctx context.Context, tx pgx.Tx, token int64, resource stri
 
 // FenceAll is Fence for several resources, in an order in which no two such calls can deadlock.
 func (f Fencer) FenceAll(ctx context.Context, tx pgx.Tx, token int64, resources ...string) error {
-	if err := f.fenceAll(ctx, tx, token, resources); err != nil {
+	fence, err := f.fence(token, resources)
+	if err == nil {
+		err = fence.exec(ctx, tx)
+	}
+	if err != nil {
 		return &LockError{Op: "fence", Err: err}
 	}
 	return nil
 }
 
-func (f Fencer) fenceAll(ctx context.Context, tx pgx.Tx, token int64, resources []string) error {
+// fence is the fence of a transaction by one token for several resources.
+func (f Fencer) fence(token int64, resources []string) (*fence, error) {
 	if token < 1 {
-		return fmt.Errorf("%w: %d", ErrNoToken, token)
+		return nil, fmt.Errorf("%w: %d", ErrNoToken, token)
 	}
 	if len(resources) == 0 {
-		return wrap(ErrInvalidKey, "no resource was named")
+		return nil, wrap(ErrInvalidKey, "no resource was named")
 	}
 	for _, resource := range resources {
 		if err := checkKey(resource); err != nil {
-			return fmt.Errorf("resource %q: %w", shorten(resource), err)
+			return nil, fmt.Errorf("resource %q: %w", shorten(resource), err)
 		}
 		if len(resource) > maxResource {
-			return wrap(ErrInvalidKey, fmt.Sprintf("a resource of %d bytes: at most %d fit into the index", len(resource), maxResource))
+			return nil, wrap(ErrInvalidKey, fmt.Sprintf("a resource of %d bytes: at most %d fit into the index", len(resource), maxResource))
 		}
 	}
-	if len(resources) == 1 {
-		_, err := tx.Exec(ctx, f.sql().fence(), resources[0], token, f.idleMillis())
-		return classify(err)
-	}
 	sorted := slices.Compact(slices.Sorted(slices.Values(resources)))
-	_, err := tx.Exec(ctx, f.sql().fenceAll(), sorted, token, f.idleMillis())
-	return classify(err)
+	return &fence{sql: f.sql(), resources: sorted, tokens: slices.Repeat([]int64{token}, len(sorted)), idleMillis: f.idleMillis()}, nil
 }
 
 // FencedTx calls fn in a transaction of its own that Fence lets go on, and commits it if fn returns nil. If the fence
 // refuses, fn is not called. If fn returns an error or panics, or the commit fails, nothing of it remains; where nobody can
 // know that, since the commit was sent and not answered, the error matches ErrCommitUnknown.
 func (f Fencer) FencedTx(ctx context.Context, db DB, token int64, resource string, fn func(pgx.Tx) error) error {
-	return inTx(ctx, db, "fenced tx", readWrite(), func(tx pgx.Tx) error {
-		if err := f.fenceAll(ctx, tx, token, []string{resource}); err != nil {
-			return &LockError{Op: "fenced tx", Err: err}
-		}
-		return fn(tx)
-	})
+	return f.inTx(ctx, db, "fenced tx", token, []string{resource}, fn)
 }
 
 // Claim makes token the highest of the resources now, before the first write, so that every holder of a lower one is
 // refused from now on. It returns nil when that is committed.
 func (f Fencer) Claim(ctx context.Context, db DB, token int64, resources ...string) error {
-	return inTx(ctx, db, "claim", readWrite(), func(tx pgx.Tx) error {
-		if err := f.fenceAll(ctx, tx, token, resources); err != nil {
-			return &LockError{Op: "claim", Err: err}
-		}
-		return nil
-	})
+	return f.inTx(ctx, db, "claim", token, resources, func(pgx.Tx) error { return nil })
+}
+
+func (f Fencer) inTx(ctx context.Context, db DB, op string, token int64, resources []string, fn func(pgx.Tx) error) error {
+	fence, err := f.fence(token, resources)
+	if err != nil {
+		return &LockError{Op: op, Err: err}
+	}
+	return fence.inTx(ctx, db, op, fn)
 }
 
 // Prune forgets resources that nobody has written or claimed for the given time, and returns how many. A holder that was
@@ -133,46 +131,6 @@ func (f Fencer) Prune(ctx context.Context, db DB, unused time.Duration) (forgott
 	return forgotten, err
 }
 
-// readWrite returns options with which a transaction may write whatever the session's default is.
-func readWrite() pgx.TxOptions { return pgx.TxOptions{AccessMode: pgx.ReadWrite} }
-
-// readCommitted is readWrite where each statement has to see what was committed before it.
-func readCommitted() pgx.TxOptions {
-	return pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-}
-
-// inTx runs fn in a transaction with the given options, or in a savepoint of the transaction that db is.
-func inTx(ctx context.Context, db DB, op string, options pgx.TxOptions, fn func(pgx.Tx) error) error {
-	begin := db.Begin
-	if db, ok := db.(interface {
-		BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
-	}); ok {
-		begin = func(ctx context.Context) (pgx.Tx, error) {
-			return db.BeginTx(ctx, options)
-		}
-	}
-	tx, err := begin(ctx)
-	if err != nil {
-		return &LockError{Op: op, Err: classify(err)}
-	}
-	committed := false
-	defer func() { // also when fn panics
-		if !committed {
-			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-			defer cancel()
-			_ = tx.Rollback(undo) // the connection is closed if it fails, which is a rollback too
-		}
-	}()
-	if err := fn(tx); err != nil {
-		return err
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return &LockError{Op: op, Err: commitFailed(err)}
-	}
-	committed = true
-	return nil
-}
-
 // Fencer returns a Fencer with the Locker's schema, whose transactions may be idle for no longer than its lease: for a
 // token that was remembered or came from elsewhere.
 func (l *Locker) Fencer() Fencer { return l.m.fencer() }
@@ -185,10 +143,15 @@ func (m *manager) fencer() Fencer {
 // one is refused from now on. It returns an error that matches ErrStaleToken if a later holder has claimed or written,
 // ErrLost or ErrReleased if the lock has ended, ErrNoToken in shared mode.
 func (l *Lock) Claim(ctx context.Context, db DB, resources ...string) error {
+	return l.claim(ctx, db, resources, func(pgx.Tx) error { return nil })
+}
+
+// claim is Claim with something else in the same transaction.
+func (l *Lock) claim(ctx context.Context, db DB, resources []string, also func(pgx.Tx) error) error {
 	if err := l.Err(); err != nil {
 		return l.wrap("claim", err)
 	}
-	return l.explain(ctx, "claim", l.m.fencer().Claim(ctx, db, l.token, resources...))
+	return l.explain(ctx, "claim", l.m.fencer().inTx(ctx, db, "claim", l.token, resources, also))
 }
 
 // Fence guards tx with the lock's token: it must be its first statement. It returns an error that matches ErrStaleToken if a

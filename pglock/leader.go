@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A Leader is a candidate that leads, as it has introduced itself.
@@ -24,14 +25,26 @@ type Leader struct {
 func (e *Election) take(ctx context.Context, lock *Lock) error {
 	ctx, cancel := context.WithTimeout(ctx, e.m.config.Lease)
 	defer cancel()
-	if len(e.config.Resources) > 0 {
-		if err := lock.Claim(ctx, e.config.DB, e.config.Resources...); err != nil {
-			return err
-		}
-	}
 	host, _ := os.Hostname() // the name says enough
-	_, err := e.m.pool.Exec(ctx, e.m.sql.introduce(), e.id(), lock.token, e.config.Name, host, os.Getpid())
-	return classify(err)
+	introduce := func(db execer) error {
+		_, err := db.Exec(ctx, e.m.sql.introduce(), e.id(), lock.token, e.config.Name, host, os.Getpid())
+		return classify(err)
+	}
+	switch {
+	case len(e.config.Resources) == 0:
+		return introduce(e.m.pool)
+	case e.config.DB == DB(e.m.pool): // both at once
+		return lock.claim(ctx, e.m.pool, e.config.Resources, func(tx pgx.Tx) error { return introduce(tx) })
+	}
+	if err := lock.Claim(ctx, e.config.DB, e.config.Resources...); err != nil {
+		return err
+	}
+	return introduce(e.m.pool)
+}
+
+// execer is a pool or a transaction.
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
 // id names the election in the table leaders: by its lock, which Namespace is part of.

@@ -1,7 +1,9 @@
 package pglock
 
-// These statements go through the service's pool or a caller's transaction, with parameters. Those of lock sessions, which
-// go without, are in sql.go, and what both call is in the folder migrations.
+import "strconv"
+
+// These statements go through the service's pool or a caller's transaction, with parameters, but for those that go in one
+// message with others. Those of lock sessions, which go without, are in sql.go, and what both call is in the folder migrations.
 
 const (
 	holdersSQL = `SELECT l.classid::bigint, l.objid::bigint, l.objsubid, l.mode = 'ShareLock', NOT l.granted,
@@ -46,14 +48,25 @@ func (st statements) lockTx() string { return "SELECT " + st.schema + ".lock_tx(
 // fence guards a transaction by one token for one resource.
 func (st statements) fence() string { return "SELECT " + st.schema + ".fence($1,$2,$3)" }
 
-// fenceAll is fence by one token for several resources, which come sorted so that no two such calls can deadlock.
-func (st statements) fenceAll() string {
-	return "SELECT " + st.schema + ".fence(r,$2,$3) FROM unnest($1::text[]) AS r"
-}
-
-// fenceEach is fenceAll with a token for each resource.
+// fenceEach is fence for several resources, which come sorted so that no two such calls can deadlock.
 func (st statements) fenceEach() string {
 	return "SELECT " + st.schema + ".fence(r,t,$3) FROM unnest($1::text[],$2::bigint[]) AS u(r,t)"
+}
+
+// beginFenced begins a transaction with what fenceEach does.
+func (st statements) beginFenced(resources []string, tokens []int64, idleMillis int64) string {
+	b := []byte("BEGIN READ WRITE")
+	for i, resource := range resources {
+		b = append(b, ";SELECT "...)
+		b = append(b, st.schema...)
+		b = append(b, ".fence("...)
+		b = appendText(b, resource)
+		b = strconv.AppendInt(b, tokens[i], 10)
+		b = append(b, ',')
+		b = strconv.AppendInt(b, idleMillis, 10)
+		b = append(b, ')')
+	}
+	return string(b)
 }
 
 func (st statements) pruneFence() string {

@@ -130,10 +130,8 @@ func (s *LockSet) FencedTx(ctx context.Context, db DB, fn func(pgx.Tx) error) er
 	for i, key := range keys {
 		tokens[i] = s.byKey[key].token
 	}
-	return inTx(ctx, db, op, readWrite(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, s.m.sql.fenceEach(), keys, tokens, s.m.config.Lease.Milliseconds()); err != nil {
-			return s.refused(ctx, &LockError{Op: op, Err: classify(err)})
-		}
+	fence := &fence{sql: s.m.sql, resources: keys, tokens: tokens, idleMillis: s.m.fencer().idleMillis()}
+	return s.explain(ctx, fence.inTx(ctx, db, op, func(tx pgx.Tx) error {
 		if err := fn(tx); err != nil {
 			return err
 		}
@@ -141,13 +139,17 @@ func (s *LockSet) FencedTx(ctx context.Context, db DB, fn func(pgx.Tx) error) er
 			return &LockError{Op: op, Err: err}
 		}
 		return nil
-	})
+	}))
 }
 
-// refused adds the key, if it was the fence that refused.
-func (s *LockSet) refused(ctx context.Context, err *LockError) error {
-	if stale, ok := AsStaleToken(err); ok {
-		err.Key = s.m.label(stale.Resource)
+// explain adds the key, if it was the fence that refused.
+func (s *LockSet) explain(ctx context.Context, err error) error {
+	own, ok := err.(*LockError) //nolint:errorlint // only our own, not one of fn's
+	if !ok || own.Key != "" {
+		return err
+	}
+	if stale, ok := AsStaleToken(err); ok && s.byKey[stale.Resource] != nil {
+		own.Key = s.m.label(stale.Resource)
 		s.m.traceStaleToken(ctx, s.byKey[stale.Resource], err)
 	}
 	return err

@@ -37,7 +37,7 @@ func statementsOf(schema string) statements { return statements{schema: quotedSc
 
 // textLiteral returns an SQL expression for s.
 func textLiteral(s string) string {
-	return "convert_from(decode('" + hex.EncodeToString([]byte(s)) + "','hex'),'UTF8')"
+	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(s)) + "','hex'),'UTF8')"
 }
 
 // appendLocks appends two array arguments: the packed IDs, and their kinds or NULL where all are plain.
