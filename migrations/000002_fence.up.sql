@@ -21,18 +21,24 @@ create table "pglock".fenced_writes (
 
 -- fence lets the transaction go on if no higher token was accepted or claimed for the resource, and aborts it otherwise.
 -- Only a new token writes the row: an upsert in each write would queue one leader's own writers behind each other. An equal
--- token shares the row and is compared again. It never shares first and raises later, which deadlocks. idle_ms bounds
--- how long a writer that stops between two statements can keep its successor waiting for the row.
+-- token shares the row, and is compared again once it does. A row is never shared first and raised later, which deadlocks.
+-- idle_ms bounds how long a writer that stops between two statements can keep its successor waiting for the row.
 create function "pglock".fence(resource text, token bigint, idle_ms bigint default null) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
   highest bigint;
   ignored text;
-  idle bigint := extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000;
+  idle text := current_setting('idle_in_transaction_session_timeout');
 begin
-  -- First of all, for warm_up, which comes with a token of null.
-  select f.token into highest from "pglock".fenced_writes f where f.resource = fence.resource;
+  if fence.idle_ms > 0 and (idle = '0' or extract(epoch from idle::interval) * 1000 > fence.idle_ms) then
+    ignored := set_config('idle_in_transaction_session_timeout', fence.idle_ms::text, true);
+  end if;
+  -- The usual case in one statement. It comes before the checks so that warm_up, which has no token, has it planned.
+  perform from "pglock".fenced_writes f where f.resource = fence.resource and f.token = fence.token for share;
+  if found then
+    return;
+  end if;
   if fence.token is null or fence.token < 1 then
     raise exception using errcode = 'PLF02', message = 'pglock: no fencing token',
       hint = 'A lock in shared mode has none; a write is protected only by the token of an exclusive lock.';
@@ -40,9 +46,7 @@ begin
   if fence.resource is null then
     raise exception using errcode = 'PLF02', message = 'pglock: no resource to fence';
   end if;
-  if fence.idle_ms > 0 and (idle = 0 or idle > fence.idle_ms) then
-    ignored := set_config('idle_in_transaction_session_timeout', fence.idle_ms::text, true);
-  end if;
+  select f.token into highest from "pglock".fenced_writes f where f.resource = fence.resource;
   if highest is null or highest < fence.token then
     insert into "pglock".fenced_writes as f (resource, token, written_at)
     values (fence.resource, fence.token, clock_timestamp())

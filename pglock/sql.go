@@ -120,7 +120,7 @@ func (st statements) acquire(a acquireArgs) string {
 	return string(append(b, ");COMMIT"...))
 }
 
-// warmUp runs the functions of a dedicated lock for no lock at all, in a transaction that is rolled back.
+// warmUp runs what a dedicated lock needs for no lock at all, in a transaction that is rolled back: there is no process 0.
 func (st statements) warmUp(pid uint32, settings string) string {
 	b := append(make([]byte, 0, 1024), beginSQL...)
 	b = append(b, "SELECT "...)
@@ -128,7 +128,9 @@ func (st statements) warmUp(pid uint32, settings string) string {
 	b = append(b, ".warm_up("...)
 	b = appendPID(b, pid)
 	b = append(b, settings...)
-	return string(append(b, ");ROLLBACK"...))
+	b = append(b, ");"...)
+	b = st.workOne(b, &workArgs{unlock: lockArgs{keys: []int64{0}}, clean: true})
+	return string(append(b, ";ROLLBACK"...))
 }
 
 // newReign raises the base of tokens. It has to be durable here before a token is drawn, and must not wait for a standby.

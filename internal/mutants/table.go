@@ -127,8 +127,8 @@ func ofTokens() []mutant {
 	return []mutant{
 		{"plain-sequence", []edit{{
 			locksSQL,
-			"then base operator(pg_catalog.+) pg_catalog.nextval(",
-			"then pg_catalog.nextval(",
+			"return base operator(pg_catalog.+) pg_catalog.nextval(",
+			"return pg_catalog.nextval(",
 		}}, promises, "TestP6_FailoverWithTheOldPrimaryGone"},
 		{"life-without-crash-mark", []edit{
 			{locksSQL, "      and r.stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity')\n", ""},
@@ -158,11 +158,10 @@ func ofTokens() []mutant {
 			"\"pglock/v1\"",
 			"\"pglock/v2\"",
 		}}, hash, "TestSumIsFrozen"},
-		{"fence-without-row-lock", []edit{{
-			fenceSQL,
-			"where f.resource = fence.resource for share;",
-			"where f.resource = fence.resource;",
-		}}, checks, "TestP7_RaiseWaitsForAnOpenFencedTransaction"},
+		{"fence-without-row-lock", []edit{
+			{fenceSQL, "and f.token = fence.token for share;", "and f.token = fence.token;"},
+			{fenceSQL, "where f.resource = fence.resource for share;", "where f.resource = fence.resource;"},
+		}, checks, "TestP7_RaiseWaitsForAnOpenFencedTransaction"},
 		{"fence-without-second-look", []edit{{
 			fenceSQL,
 			"  if highest is distinct from fence.token then\n",

@@ -135,7 +135,8 @@ $pglock$;
 
 -- token draws the token of a lock that was just taken. The base is read after the lock is held, in a statement and so a
 -- snapshot of its own: a base raised in between by somebody who held this key before is seen. Every name in it is qualified,
--- so that it needs no search_path, which would cost a third of the call. Where none is wanted, as in warm_up, it is null.
+-- so that it needs no search_path, which would cost a third of the call. Where none is wanted this backend is made ready to
+-- draw the next one at once.
 create function "pglock".token(wanted boolean) returns bigint
 language plpgsql volatile
 as $pglock$
@@ -143,7 +144,10 @@ declare
   base bigint;
 begin
   select r.base into strict base from "pglock".reign r;
-  return case when wanted then base operator(pg_catalog.+) pg_catalog.nextval('"pglock".tokens') end;
+  if wanted then
+    return base operator(pg_catalog.+) pg_catalog.nextval('"pglock".tokens');
+  end if;
+  return pg_catalog.pg_sequence_last_value('"pglock".tokens'::pg_catalog.regclass);
 end
 $pglock$;
 
@@ -339,11 +343,9 @@ as $pglock$
 begin
   perform "pglock".acquire(pid, null, settings, true, false, '{}', null, null);
   perform "pglock".token(false);
-  begin
-    perform "pglock".fence(null, null); -- refused, or not there
-  exception when others then
-    null;
-  end;
+  perform "pglock".fence(null, null);
+exception when others then
+  null; -- the fence refuses that, or is not there; what is wrong elsewhere the next try finds out
 end
 $pglock$;
 
@@ -367,7 +369,11 @@ begin
     return;
   end if;
   outcome := 'ok';
-  perform "pglock".token(false); -- compiled before it is needed
+  begin
+    perform "pglock".token(false);
+  exception when others then
+    null; -- an error is for whoever has the lock
+  end;
   begin
     ignored := set_config('lock_timeout', ms::text, true);
     case kind
