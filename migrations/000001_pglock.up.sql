@@ -65,14 +65,18 @@ $pglock$;
 create function "pglock".unlock(keys bigint[], kinds smallint[]) returns boolean[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
+declare
+  unlocked boolean[];
 begin
-  return (select array_agg(case coalesce(u.kind, 0)
-                             when 0 then pg_advisory_unlock(u.key)
-                             when 1 then pg_advisory_unlock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                             when 2 then pg_advisory_unlock_shared(u.key)
-                             else pg_advisory_unlock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                           end)
-            from unnest(keys, kinds) as u(key, kind));
+  for i in 1 .. coalesce(cardinality(keys), 0) loop
+    unlocked[i] := case coalesce(kinds[i], 0)
+                     when 0 then pg_advisory_unlock(keys[i])
+                     when 1 then pg_advisory_unlock((keys[i] >> 32)::int, (keys[i] << 32 >> 32)::int)
+                     when 2 then pg_advisory_unlock_shared(keys[i])
+                     else pg_advisory_unlock_shared((keys[i] >> 32)::int, (keys[i] << 32 >> 32)::int)
+                   end;
+  end loop;
+  return unlocked;
 end
 $pglock$;
 
@@ -99,31 +103,18 @@ create function "pglock".take(keys bigint[], kinds smallint[], most integer) ret
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
-  got boolean[];
-  taken boolean;
+  got boolean[] := array_fill(false, array[cardinality(keys)]);
   count integer := 0;
 begin
-  if most is null then
-    select array_agg(case coalesce(u.kind, 0)
-                       when 0 then pg_try_advisory_lock(u.key)
-                       when 1 then pg_try_advisory_lock((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                       when 2 then pg_try_advisory_lock_shared(u.key)
-                       else pg_try_advisory_lock_shared((u.key >> 32)::int, (u.key << 32 >> 32)::int)
-                     end)
-      into got
-      from unnest(keys, kinds) as u(key, kind);
-    return got;
-  end if;
-  got := array_fill(false, array[cardinality(keys)]);
   for i in 1 .. cardinality(keys) loop
-    if coalesce(kinds[i], 0) = 0 then
-      taken := pg_try_advisory_lock(keys[i]);
-    else
-      taken := ("pglock".take(keys[i:i], kinds[i:i], null))[1];
-    end if;
-    got[i] := taken;
-    count := count + taken::int;
-    exit when most = 0 and not taken or most > 0 and count = most;
+    got[i] := case coalesce(kinds[i], 0)
+                when 0 then pg_try_advisory_lock(keys[i])
+                when 1 then pg_try_advisory_lock((keys[i] >> 32)::int, (keys[i] << 32 >> 32)::int)
+                when 2 then pg_try_advisory_lock_shared(keys[i])
+                else pg_try_advisory_lock_shared((keys[i] >> 32)::int, (keys[i] << 32 >> 32)::int)
+              end;
+    count := count + got[i]::int;
+    exit when most = 0 and not got[i] or most > 0 and count = most;
   end loop;
   return got;
 end
@@ -153,14 +144,17 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
   base bigint;
-  tokens bigint[];
+  tokens bigint[] := array_fill(0::bigint, array[cardinality(got)]);
 begin
+  if not true = any (got) then
+    return tokens;
+  end if;
   select r.base into strict base from "pglock".reign r;
-  select array_agg(case when not u.got then 0
-                        when coalesce(u.kind, 0) > 1 then -1
-                        else base + nextval('"pglock".tokens') end)
-    into tokens
-    from unnest(got, kinds) as u(got, kind);
+  for i in 1 .. cardinality(got) loop
+    if got[i] then
+      tokens[i] := case when coalesce(kinds[i], 0) > 1 then -1 else base + nextval('"pglock".tokens') end;
+    end if;
+  end loop;
   return tokens;
 end
 $pglock$;
@@ -251,10 +245,8 @@ begin
     end if;
     if kinds is null and got = '{t}' then
       tokens := array["pglock".token(true)];
-    elsif true = any (got) then
-      tokens := "pglock".draw(got, kinds);
     else
-      select array_agg(0) into tokens from unnest(got);
+      tokens := "pglock".draw(got, kinds);
     end if;
     outcome := 'ok';
   exception when query_canceled or others then
@@ -276,7 +268,6 @@ create function "pglock".work(
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
-  got boolean[];
   ignored text;
 begin
   if pid <> pg_backend_pid() or owner <> coalesce(current_setting('pglock.owner', true), '') then
@@ -293,11 +284,7 @@ begin
   end if;
   outcome := 'ok';
   if unlock_keys is not null then
-    if unlock_kinds is null and cardinality(unlock_keys) = 1 then
-      unlocked := array[pg_advisory_unlock(unlock_keys[1])];
-    else
-      unlocked := "pglock".unlock(unlock_keys, unlock_kinds);
-    end if;
+    unlocked := "pglock".unlock(unlock_keys, unlock_kinds);
   end if;
   if clean then
     ignored := pg_advisory_unlock_all();
@@ -312,16 +299,7 @@ begin
     return;
   end if;
   begin
-    if kinds is null and cardinality(keys) = 1 then
-      got := array[pg_try_advisory_lock(keys[1])];
-    else
-      got := "pglock".take(keys, kinds, most);
-    end if;
-    if true = any (got) then
-      tokens := "pglock".draw(got, kinds);
-    else
-      select array_agg(0) into tokens from unnest(got);
-    end if;
+    tokens := "pglock".draw("pglock".take(keys, kinds, most), kinds);
   exception when query_canceled or others then
     get stacked diagnostics detail = returned_sqlstate, message = message_text;
     perform "pglock".undo(keys, kinds);

@@ -76,7 +76,7 @@ type ping struct {
 func (s *session) takeBatch() {
 	b, w := &s.batch, &s.work
 	b.unlocks, s.unlocks = s.unlocks, b.unlocks[:0]
-	b.pings, s.pings = s.pings, b.pings[:0]
+	s.takePings()
 	w.unlock.reset()
 	w.take.reset()
 	w.name, w.held = "", 0
@@ -99,6 +99,19 @@ func (s *session) takeBatch() {
 			w.name, s.name = name, name
 		}
 	}
+}
+
+// takePings moves pings into the batch. A lock on its way out is not asked for, since its unlock may go first. manager.mu is held.
+func (s *session) takePings() {
+	for _, p := range s.pings {
+		if p.lock.releasing {
+			p.done <- errOr(p.lock.Err(), ErrReleased)
+		} else {
+			s.batch.pings = append(s.batch.pings, p)
+		}
+	}
+	clear(s.pings)
+	s.pings = s.pings[:0]
 }
 
 // takeTries moves tries into the batch: those of one set that are to stop at some point, or all up to such ones. manager.mu is
@@ -176,11 +189,12 @@ func (s *session) answered(reply reply, rows [][][]byte) error {
 	if reply.clock != 0 {
 		s.clock.check(s.m, reply.clock, s.began)
 	}
-	for i, p := range b.pings {
-		count := rows[len(rows)-len(b.pings)+i][0]
-		if string(count) != "1" {
-			return fmt.Errorf("%w: the server shows %s locks where there should be one", ErrLost, count)
+	for _, row := range rows[len(rows)-len(b.pings):] {
+		if string(row[0]) != "1" {
+			return fmt.Errorf("%w: the server shows %s locks where there should be one", ErrLost, row[0])
 		}
+	}
+	for _, p := range b.pings {
 		p.done <- nil
 	}
 	b.pings = b.pings[:0]

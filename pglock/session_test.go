@@ -3,11 +3,13 @@ package pglock_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed35111a8b/pglock/internal/pgtest"
@@ -210,4 +212,29 @@ func TestAFailedTryOnAParkedSessionLeavesNothingHeld(t *testing.T) {
 	require.Greater(t, after.Token(), before.Token())
 	require.EqualValues(t, 1, locker.Stat().SessionsOpened, "on the same session")
 	require.NoError(t, after.Release(t.Context()))
+}
+
+// TestVerifyBesideReleaseLosesNothing: a Verify that goes in the same message as the unlock of its lock says nothing of the session.
+func TestVerifyBesideReleaseLosesNothing(t *testing.T) {
+	t.Parallel()
+	locker, _ := newLocker(t, &pglock.Config{LocksPerSession: 10})
+	other, err := locker.TryAcquire(t.Context(), pgtest.Key(t))
+	require.NoError(t, err)
+	for range 200 {
+		lock, err := locker.TryAcquire(t.Context(), pgtest.Key(t))
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if err := lock.Verify(t.Context()); err != nil {
+					assert.ErrorIs(t, err, pglock.ErrReleased)
+				}
+			})
+		}
+		require.NoError(t, lock.Release(t.Context()))
+		wg.Wait()
+	}
+	require.NoError(t, other.Verify(t.Context()))
+	require.EqualValues(t, 1, locker.Stat().SessionsOpened)
+	require.NoError(t, other.Release(t.Context()))
 }
