@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -186,7 +187,8 @@ type wire struct {
 	front   *pgproto3.Frontend
 	rows    [][][]byte // of the answer so far; memory is used again
 	flat    []byte
-	failed  *pgconn.PgError // in the answer so far
+	failed  *pgconn.PgError       // in the answer so far
+	unsent  atomic.Pointer[error] // why the socket was closed by somebody who sent
 }
 
 func newWire(conn *pgx.Conn) *wire {
@@ -224,6 +226,9 @@ func (c *wire) receive() ([][][]byte, error) {
 		if err != nil {
 			if timedOut(err) {
 				return nil, err
+			}
+			if unsent := c.unsent.Load(); unsent != nil {
+				err = *unsent
 			}
 			return nil, errors.Join(pgErrorOrNil(c.failed), err)
 		}
@@ -294,6 +299,7 @@ func (c *lockConn) sendFor(sql string, deadline time.Time) {
 		err = c.send(sql)
 	}
 	if err != nil {
+		c.unsent.Store(&err)
 		_ = c.net.Close()
 	}
 }

@@ -3,6 +3,7 @@ package pglock
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 
@@ -12,6 +13,10 @@ import (
 // This file is what a session says to the server, and who says it. Requests that come while an answer is awaited go
 // together in the next message, which the owner sends. One that finds the owner asleep is sent by whoever asks, so that
 // one goroutine is woken for it and not two: that one, by the answer.
+
+// mostSent is how many requests a caller sends in the owner's place: a message that might not fit into the socket's buffer could
+// keep it waiting for the network.
+const mostSent = 200
 
 // A sendingMutex is manager.mu. Whoever unlocks it sends what is now asked of sessions whose owner was asleep.
 type sendingMutex struct {
@@ -36,7 +41,7 @@ func (mu *sendingMutex) Unlock() {
 	var one [1]outgoing // usually it is one, which needs no memory then
 	out := one[:0]
 	for _, s := range mu.woken {
-		if !s.busy() || s.waitFor != nil || s.checkTrust() != nil {
+		if n := len(s.unlocks) + len(s.tries); n > mostSent || !s.busy() || s.waitFor != nil || s.checkTrust() != nil {
 			s.conn.wake() // under the mutex, so that it ends no other read than this one
 			continue
 		}
@@ -168,11 +173,17 @@ func (s *session) received(rows [][][]byte, err error) error {
 
 // undoOne answers a try whose statement failed, when nothing of it is left on the server.
 func (s *session) undoOne(failed *pgconn.PgError) error {
+	if s.work.name != "" {
+		s.name = "" // was not set
+	}
 	s.text = s.m.sql.undo(s.text[:0], &s.work.take)
 	s.appendPings()
 	rows, err := s.conn.roundTrip(string(s.text), s.m.started.Add(s.trusted()))
 	if err != nil {
 		return classify(err)
+	}
+	if string(rows[0][0]) != strconv.FormatUint(uint64(s.pid), 10) {
+		return (&reply{outcome: outcomePooler}).refusal()
 	}
 	return s.answered(reply{outcome: outcomeError, detail: failed.Code, message: failed.Message}, rows)
 }

@@ -194,7 +194,7 @@ func TestAFailedTryOnAParkedSessionLeavesNothingHeld(t *testing.T) {
 	defer closeLocker(t, locker)
 	require.NoError(t, locker.Migrate(t.Context()))
 	key := pgtest.Key(t)
-	before, err := locker.TryAcquire(t.Context(), key)
+	before, err := locker.TryAcquire(t.Context(), "another")
 	require.NoError(t, err)
 	require.NoError(t, before.Release(t.Context()))
 
@@ -211,6 +211,10 @@ func TestAFailedTryOnAParkedSessionLeavesNothingHeld(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, after.Token(), before.Token())
 	require.EqualValues(t, 1, locker.Stat().SessionsOpened, "on the same session")
+	holders, err := locker.Holders(t.Context(), key)
+	require.NoError(t, err)
+	require.Len(t, holders, 1)
+	require.Contains(t, holders[0].ApplicationName, key, "and under the name of its own key")
 	require.NoError(t, after.Release(t.Context()))
 }
 

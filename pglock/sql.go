@@ -233,9 +233,9 @@ func appendCall(b []byte, function string, key int64) []byte {
 	return append(b, "')"...)
 }
 
-// undo appends a statement that unlocks whatever of the locks is still held.
+// undo appends a statement that unlocks whatever of the locks is still held, and says which backend has done so.
 func (st statements) undo(b []byte, locks *lockArgs) []byte {
-	b = append(b, "SELECT "...)
+	b = append(b, "SELECT pg_catalog.pg_backend_pid(),"...)
 	b = append(b, st.schema...)
 	b = append(b, ".undo("...)
 	b = locks.appendTo(b)

@@ -103,7 +103,7 @@ func ofSessions() []mutant {
 		{"failed-try-not-undone", []edit{{
 			"pglock/exchange.go",
 			"s.m.sql.undo(s.text[:0], &s.work.take)",
-			"append(s.text[:0], \"SELECT 1\"...)",
+			"append(s.text[:0], \"SELECT pg_backend_pid()\"...)",
 		}}, library, "TestAFailedTryOnAParkedSessionLeavesNothingHeld"},
 		{"grant-that-nobody-wants-kept", []edit{{
 			"pglock/queue.go",
