@@ -113,7 +113,7 @@ func TestP4_FrozenHolderBlocksForALeaseAtMost(t *testing.T) {
 		return func(key string) *pgtest.Trap {
 			text := contains
 			if text == "" { // the request that names the lock
-				text = "'" + strconv.FormatInt(lockID(t, "", key), 10) + "'"
+				text = "'" + strconv.FormatInt(lockID(t, key), 10) + "'"
 			}
 			return &pgtest.Trap{Type: pgtest.TypeQuery, Contains: text, Pass: pass}
 		}

@@ -40,7 +40,7 @@ func TestP8_CancelledAcquiresLeaveNothing(t *testing.T) {
 				s.cancelled.Load(), s.granted.Load(), s.refused.Load(), time.Since(begin).Round(time.Millisecond),
 				s.late.Load())
 			for i := range stormKeys {
-				pgtest.NoAdvisoryLocks(t, pgtest.Pool(t, dsn), lockID(t, "", s.keyOf(i)))
+				pgtest.NoAdvisoryLocks(t, pgtest.Pool(t, dsn), lockID(t, s.keyOf(i)))
 			}
 			for _, locker := range s.lockers {
 				stat := locker.Stat()
@@ -144,9 +144,9 @@ func (s *cancelStorm) hold(ctx context.Context, i int, lock *pglock.Lock) error 
 }
 
 // lockID is the number that a key stands for.
-func lockID(tb testing.TB, namespace, key string) int64 {
+func lockID(tb testing.TB, key string) int64 {
 	tb.Helper()
-	n, ok := pglock.HashID(namespace, key).Int64()
+	n, ok := pglock.HashID("", key).Int64()
 	require.True(tb, ok)
 	return n
 }
@@ -195,40 +195,9 @@ func requireUndone(t *testing.T, config pglock.Config, trap pgtest.Trap, held, l
 	releaseAll(ctx, t, locks)
 	pgtest.Eventually(t, "the session to end", func() bool { return !late || locker.Stat().Sessions == 0 })
 	conn.Heal()
-	pgtest.NoAdvisoryLocks(t, pgtest.Pool(t, dsn), lockID(t, "", key)) // without touching the Locker's own pool
+	pgtest.NoAdvisoryLocks(t, pgtest.Pool(t, dsn), lockID(t, key)) // without touching the Locker's own pool
 	require.NoError(t, acquired(ctx, t, other, key).Release(ctx))
 	t.Logf("returned %v after the end of its ctx", took)
-}
-
-// The same on a session that is open and listens, where the caller sends the request by itself.
-func TestP8_AcquireEndsWithItsCtxOnAParkedSession(t *testing.T) {
-	t.Parallel()
-	request := pgtest.Trap{Type: pgtest.TypeQuery, Contains: "pg_try_advisory_lock"}
-	half, whole := request, request
-	half.Pass, whole.Pass = 7, pgtest.WholeMessage
-	each(t, map[string]pgtest.Trap{
-		"before the request": request,
-		"in the request":     half,
-		"before the answer":  whole,
-	}, func(t *testing.T, trap pgtest.Trap) {
-		ctx, dsn, key := timed(t), database(t), pgtest.Key(t)
-		pool, proxy := proxied(t, pgtest.Shared(t), dsn)
-		locker := newLocker(t, pool, &pglock.Config{MaxIdleSessions: 1})
-		before := acquired(ctx, t, locker, key)
-		sprung := proxy.Set(trap)
-		require.NoError(t, before.Release(ctx))
-		mine, cancel := context.WithCancel(ctx)
-		waiting := acquire(mine, locker, key)
-		conn := await(t, "the trap", sprung)
-		took := requireEnds(t, cancel, waiting)
-		conn.Heal()
-		pgtest.NoAdvisoryLocks(t, pgtest.Pool(t, dsn), lockID(t, "", key))
-		after := acquired(ctx, t, locker, key)
-		require.EqualValues(t, 1, locker.Stat().SessionsOpened, "the session has heard the answer")
-		require.Greater(t, after.Token(), before.Token())
-		require.NoError(t, after.Release(ctx))
-		t.Logf("returned %v after the end of its ctx", took)
-	})
 }
 
 func TestP8_WaitEndsWithItsCtxInMemory(t *testing.T) {

@@ -305,7 +305,7 @@ func TestP5_DemotedPrimaryIsALoss(t *testing.T) {
 		_, err := pool.Exec(ctx, `CREATE OR REPLACE FUNCTION pg_catalog.pg_is_in_recovery() RETURNS boolean
 			LANGUAGE sql STABLE AS 'SELECT true'`)
 		require.NoError(t, err)
-		pool.Reset() // a backend that has planned a call of the function goes on with the one before
+		pool.Reset()                                             // a backend that has planned a call of the function goes on with the one before
 		require.ErrorIs(t, lock.Verify(ctx), pglock.ErrReadOnly) // a heartbeat asks the same
 		await(t, "the end of the holder's context", lock.Context().Done())
 		require.ErrorIs(t, lock.Err(), pglock.ErrLost)

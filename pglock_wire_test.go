@@ -198,3 +198,39 @@ func TestP8_ReleaseWorksWhenItsCtxIsOverAndTwice(t *testing.T) {
 		require.NoError(t, again.Release(ctx))
 	}
 }
+
+// Wherever an acquire on a session that is open is when its ctx ends, it
+// returns soon, and the session hears the answer.
+func TestP8_AcquireEndsWithItsCtxOnAParkedSession(t *testing.T) {
+	t.Parallel()
+	request := pgtest.Trap{Type: pgtest.TypeQuery, Contains: "pg_try_advisory_lock"}
+	half, whole := request, request
+	half.Pass, whole.Pass = 7, pgtest.WholeMessage
+	each(t, map[string]pgtest.Trap{
+		"before the request": request,
+		"in the request":     half,
+		"before the answer":  whole,
+	}, requireHeard)
+}
+
+// requireHeard cancels an acquire in the trap, on a session that is open.
+func requireHeard(t *testing.T, trap pgtest.Trap) {
+	t.Helper()
+	ctx, dsn, key := timed(t), database(t), pgtest.Key(t)
+	pool, proxy := proxied(t, pgtest.Shared(t), dsn)
+	locker := newLocker(t, pool, &pglock.Config{MaxIdleSessions: 1})
+	before := acquired(ctx, t, locker, key)
+	sprung := proxy.Set(trap)
+	require.NoError(t, before.Release(ctx))
+	mine, cancel := context.WithCancel(ctx)
+	waiting := acquire(mine, locker, key)
+	conn := await(t, "the trap", sprung)
+	took := requireEnds(t, cancel, waiting)
+	conn.Heal()
+	pgtest.NoAdvisoryLocks(t, pgtest.Pool(t, dsn), lockID(t, key))
+	after := acquired(ctx, t, locker, key)
+	require.EqualValues(t, 1, locker.Stat().SessionsOpened, "the session has heard the answer")
+	require.Greater(t, after.Token(), before.Token())
+	require.NoError(t, after.Release(ctx))
+	t.Logf("returned %v after the end of its ctx", took)
+}

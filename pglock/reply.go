@@ -63,12 +63,12 @@ func parseOne(b []byte) (reply, error) {
 	if err != nil {
 		return reply{}, fmt.Errorf("the server's answer cannot be read: %w", err)
 	}
-	switch {
-	case answer == onePooler:
+	switch answer {
+	case onePooler:
 		return reply{outcome: outcomePooler}, nil
-	case answer == oneRecovery:
+	case oneRecovery:
 		return reply{outcome: outcomeRecovery}, nil
-	case answer == oneFailed:
+	case oneFailed:
 		return reply{outcome: outcomeOK}, nil
 	}
 	return reply{outcome: outcomeOK, unlocked: []byte("{t}"), tokens: []int64{answer}}, nil

@@ -3,13 +3,11 @@ package pglock_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed35111a8b/pglock/internal/pgtest"
@@ -227,16 +225,16 @@ func TestVerifyBesideReleaseLosesNothing(t *testing.T) {
 	for range 200 {
 		lock, err := locker.TryAcquire(t.Context(), pgtest.Key(t))
 		require.NoError(t, err)
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() {
-				if err := lock.Verify(t.Context()); err != nil {
-					assert.ErrorIs(t, err, pglock.ErrReleased)
-				}
-			})
+		verified := make(chan error, 4)
+		for range cap(verified) {
+			go func() { verified <- lock.Verify(t.Context()) }()
 		}
 		require.NoError(t, lock.Release(t.Context()))
-		wg.Wait()
+		for range cap(verified) {
+			if err := <-verified; err != nil {
+				require.ErrorIs(t, err, pglock.ErrReleased)
+			}
+		}
 	}
 	require.NoError(t, other.Verify(t.Context()))
 	require.EqualValues(t, 1, locker.Stat().SessionsOpened)
