@@ -44,7 +44,8 @@ func (r *Run) checkBelief(holds map[string][]*hold) []Violation {
 }
 
 // overtrusted is about a lock that was seen held although nothing that was sent
-// within the trusted time can have been answered.
+// within the trusted time can have been answered. An acquire that was called before and returned after may have asked once
+// more when it could be heard again: then its token was drawn not long before it returned.
 func (r *Run) overtrusted(d *Disturbance, h *hold) string {
 	deadline := d.Begun + r.Trust
 	if d.Kind == Freeze {
@@ -54,6 +55,9 @@ func (r *Run) overtrusted(d *Disturbance, h *hold) string {
 		deadline += lateness
 	}
 	if h.acquire.called > d.Begun || h.seen <= deadline || d.Ending <= deadline {
+		return ""
+	}
+	if h.acquire.returned >= d.Ending && h.acquire.returned <= h.drawn+deadline-d.Begun {
 		return ""
 	}
 	return fmt.Sprintf("the client could not hear from %s to %s, and still believed in its lock %.3f ms after the trust deadline",

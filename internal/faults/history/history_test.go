@@ -186,6 +186,20 @@ func TestBeliefBeyondTheTrustDeadline(t *testing.T) {
 	}
 }
 
+// An acquire that spans a time in which its client could not hear may have asked again after it, unless its token is older.
+func TestBeliefOfAnAcquireThatCouldNotHear(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{history.Partition, history.Freeze} {
+		h := newTape(2)
+		h.hold(0, 1, 90, 5010, 5011)
+		h.disturb(kind, 0, 100, 101, 5000)
+		h.requireGood(t)
+		other := history.Event{Op: history.Acquire, Key: "other", Token: 2, Outcome: history.OK, Strict: true}
+		h.op(1, other, 120, 130)
+		h.requireBad(t, "trust", "after the trust deadline")
+	}
+}
+
 func TestFence(t *testing.T) {
 	t.Parallel()
 	h := newTape(1)

@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -22,6 +23,7 @@ func (o *op) id() string { return WriteID(o.client, o.life, o.ID) }
 type hold struct {
 	acquire *op
 	granted int64 // the earliest time at which the server may have given it
+	drawn   int64 // the latest time at which its token can have been drawn
 	seen    int64 // last seen held; 0: never
 	free    int64 // the earliest time at which another may have had it
 	gone    int64 // when it had certainly ended
@@ -107,7 +109,19 @@ func (r *Run) holds(ops []*op) map[string][]*hold {
 		}
 		slices.SortStableFunc(hs, func(a, b *hold) int { return cmp.Compare(a.acquire.Token, b.acquire.Token) })
 	}
+	boundDraws(byKey)
 	return byKey
+}
+
+// boundDraws says when each token had been drawn at the latest: when its own client had it, or any client a higher one.
+func boundDraws(byKey map[string][]*hold) {
+	all := slices.Concat(slices.Collect(maps.Values(byKey))...)
+	slices.SortFunc(all, func(a, b *hold) int { return cmp.Compare(b.acquire.Token, a.acquire.Token) })
+	earliest := int64(endOfTime)
+	for _, h := range all {
+		earliest = min(earliest, h.acquire.returned)
+		h.drawn = earliest
+	}
 }
 
 // released ends the hold by its release. One that confirms the lock was held
