@@ -181,6 +181,29 @@ func TestAConnectionInThePoolIsReadyForTheNextLock(t *testing.T) {
 	require.NotContains(t, name, "pglock")
 }
 
+// TestAConnectionInThePoolHasNoTimerOfOurs: a transaction of the service that takes longer than the lease, under a
+// transaction_timeout of its own, is not ended by what warmed the connection up.
+func TestAConnectionInThePoolHasNoTimerOfOurs(t *testing.T) {
+	t.Parallel()
+	const lease = time.Second
+	locker, pool := newLocker(t, &pglock.Config{Lease: lease})
+	lock, err := locker.Acquire(t.Context(), pgtest.Key(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, lock.Release(t.Context())) }()
+	require.NoError(t, pgtest.Poll(t.Context(), "a connection in the pool", func() bool { return pool.Stat().IdleConns() > 0 }))
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `DO $$ BEGIN
+			IF current_setting('transaction_timeout', true) IS NOT NULL THEN SET LOCAL transaction_timeout = '1h'; END IF; END $$`)
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), "SELECT pg_sleep($1)", 2*lease.Seconds())
+		return err
+	})
+	require.NoError(t, err)
+}
+
 // TestAFailedTryOnAParkedSessionLeavesNothingHeld: what fails after the lock was taken is undone before the caller is told.
 func TestAFailedTryOnAParkedSessionLeavesNothingHeld(t *testing.T) {
 	t.Parallel()

@@ -308,7 +308,6 @@ func settings(lease time.Duration, owner, name string, refused map[string]bool) 
 	list := [][2]string{
 		{"idle_session_timeout", ms},
 		{"statement_timeout", ms},
-		{"transaction_timeout", ms},
 		{"idle_in_transaction_session_timeout", ms},
 		{"lock_timeout", "1000"},
 		{"tcp_user_timeout", strconv.FormatInt((lease + time.Second).Milliseconds(), 10)},
@@ -321,6 +320,7 @@ func settings(lease time.Duration, owner, name string, refused map[string]bool) 
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
 		{"default_transaction_deferrable", "off"},
+		{"transaction_timeout", ms}, // after all that may be refused: see warm_up
 	}
 	if owner != "" {
 		list = append(list, [2]string{ownerSetting, owner})

@@ -314,16 +314,19 @@ end
 $pglock$;
 
 -- warm_up has this backend read and compile what a lock and a first fenced write need, for no lock at all. Its caller rolls it
--- back; no token is drawn.
+-- back; no token is drawn. The settings are made outside the block that catches: a savepoint that is rolled back takes the value of
+-- transaction_timeout with it and leaves its timer running.
 create function "pglock".warm_up(pid bigint, settings text[]) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 begin
   perform "pglock".acquire(pid, null, settings, true, false, '{}', null, null);
-  perform "pglock".token(false);
-  perform "pglock".fence(null, null);
-exception when others then
-  null; -- the fence refuses that, or is not there; what is wrong elsewhere the next try finds out
+  begin
+    perform "pglock".token(false);
+    perform "pglock".fence(null, null);
+  exception when others then
+    null; -- the fence refuses that, or is not there; what is wrong elsewhere the next try finds out
+  end;
 end
 $pglock$;
 
