@@ -15,12 +15,13 @@ type contendedPlan struct {
 
 // contended measures tries for a lock that another client holds: one worker, one answer after the other.
 func (b *bench) contended(ctx context.Context, plan contendedPlan) (err error) {
-	taking, closeTaking, err := b.openPeers(ctx, 1, peers())
+	taking, closeTaking, err := b.openPeers(ctx, 1, defaultLease, peers())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeTaking(ctx)) }()
-	holders, closeHolders, err := b.openPeers(ctx, 1, peers())
+	const lease = time.Hour // not all peers renew theirs
+	holders, closeHolders, err := b.openPeers(ctx, 1, lease, peers())
 	if err != nil {
 		return err
 	}

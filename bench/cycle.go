@@ -57,7 +57,7 @@ type cyclePeer struct {
 func (b *bench) cycles(ctx context.Context, plan cyclePlan) error {
 	for _, workers := range plan.workers {
 		which := slices.DeleteFunc(peers(), func(p peer) bool { return p.name == peerDedicated && workers > plan.dedicated })
-		taking, closeAll, err := b.openPeers(ctx, workers, which)
+		taking, closeAll, err := b.openPeers(ctx, workers, defaultLease, which)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (b *bench) cycles(ctx context.Context, plan cyclePlan) error {
 }
 
 // openPeers opens a client of each peer for so many workers.
-func (b *bench) openPeers(ctx context.Context, workers int, which []peer) ([]*cyclePeer, func(context.Context) error, error) {
+func (b *bench) openPeers(ctx context.Context, workers int, lease time.Duration, which []peer) ([]*cyclePeer, func(context.Context) error, error) {
 	var open []*cyclePeer
 	closeAll := func(ctx context.Context) error {
 		var errs []error
@@ -80,7 +80,7 @@ func (b *bench) openPeers(ctx context.Context, workers int, which []peer) ([]*cy
 		return errors.Join(errs...)
 	}
 	for _, p := range which {
-		c, err := p.open(ctx, opening{addresses: b.servers.addresses, workers: workers, lease: defaultLease})
+		c, err := p.open(ctx, opening{addresses: b.servers.addresses, workers: workers, lease: lease})
 		if err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("%s: %w", p.name, err), closeAll(ctx))
 		}
