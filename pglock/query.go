@@ -60,7 +60,11 @@ func (st statements) beginFenced(resources []string, tokens []int64, idleMillis 
 		b = append(b, ";SELECT "...)
 		b = append(b, st.schema...)
 		b = append(b, ".fence("...)
-		b = appendText(b, resource)
+		if plainName(resource) {
+			b = append(b, "'"+resource+"',"...)
+		} else {
+			b = appendText(b, resource)
+		}
 		b = strconv.AppendInt(b, tokens[i], 10)
 		b = append(b, ',')
 		b = strconv.AppendInt(b, idleMillis, 10)

@@ -358,7 +358,7 @@ func settingsArray(list [][2]string, refused map[string]bool) string {
 	return "array[" + b.String()[1:] + "]"
 }
 
-// plainName reports whether a name means itself in a literal of an array, whatever the session's settings are.
+// plainName reports whether a name means itself in a literal, and in one of an array, whatever the session's settings are.
 func plainName(name string) bool {
 	for i := range len(name) {
 		if c := name[i]; c < ' ' || c > '~' || c == '"' || c == '\'' || c == '\\' {

@@ -48,3 +48,18 @@ func TestARefusedFenceLeavesTheConnectionAsItWas(t *testing.T) {
 	require.ErrorIs(t, fencer.FencedTx(ctx, conn, 3, resource, func(pgx.Tx) error { return failed }), failed)
 	require.NoError(t, fencer.FencedTx(ctx, conn, 2, resource, func(pgx.Tx) error { return nil }), "3 was rolled back")
 }
+
+// TestResourcesOfAnyNameAreFenced: the name of a resource is a literal in the message that begins.
+func TestResourcesOfAnyNameAreFenced(t *testing.T) {
+	t.Parallel()
+	locker, pool := newLocker(t, nil)
+	fencer := locker.Fencer()
+	for _, suffix := range []string{"", " plain ~", "'", `"`, `\`, "$1", "é\n", "');--"} {
+		resource := pgtest.Key(t) + suffix
+		require.NoError(t, fencer.Claim(t.Context(), pool, 2, resource), resource)
+		err := fencer.FencedTx(t.Context(), pool, 1, resource, func(pgx.Tx) error { return nil })
+		stale, ok := pglock.AsStaleToken(err)
+		require.True(t, ok, "%q: %v", resource, err)
+		require.Equal(t, resource, stale.Resource)
+	}
+}
