@@ -304,7 +304,7 @@ func (c *lockConn) sendFor(sql string, deadline time.Time) {
 	}
 }
 
-// wake ends a listen. It may be called from any goroutine that has put the owner out of its sleep.
+// wake ends the owner's read. It may be called from any goroutine that has put the owner out of its sleep, under manager.mu.
 func (c *lockConn) wake() {
 	_ = c.net.SetReadDeadline(past()) // a closed socket has ended the read already
 }

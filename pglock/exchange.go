@@ -84,6 +84,7 @@ func (s *session) takeBatch() {
 	s.takePings()
 	w.unlock.reset()
 	w.take.reset()
+	w.again.reset()
 	w.name, w.held = "", 0
 	if s.mark != "" {
 		w.held = len(s.locks)
@@ -143,7 +144,6 @@ func (s *session) takeTries() {
 func (s *session) compose() {
 	s.takeBatch()
 	s.text = s.m.sql.work(s.text[:0], &s.work)
-	s.work.again.reset()
 	s.appendPings()
 	s.message = string(s.text)
 	s.began = s.m.now()

@@ -152,18 +152,25 @@ func TestOneLockCostsOneConnectionWhereConnectingTakesLong(t *testing.T) {
 	require.NoError(t, lock.Release(t.Context()))
 }
 
+// refilled is the connection that took the place in the pool of the one that a lock, held until the test ends, took from it.
+func refilled(t *testing.T, config *pglock.Config) *pgxpool.Conn {
+	t.Helper()
+	locker, pool := newLocker(t, config)
+	lock, err := locker.Acquire(t.Context(), pgtest.Key(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, lock.Release(context.Background())) })
+	require.NoError(t, pgtest.Poll(t.Context(), "a connection in the pool", func() bool { return pool.Stat().IdleConns() > 0 }))
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(conn.Release)
+	return conn
+}
+
 // TestAConnectionInThePoolIsReadyForTheNextLock: a new backend has compiled the functions before it is needed, and is as new
 // in every other way.
 func TestAConnectionInThePoolIsReadyForTheNextLock(t *testing.T) {
 	t.Parallel()
-	locker, pool := newLocker(t, nil)
-	lock, err := locker.Acquire(t.Context(), pgtest.Key(t))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, lock.Release(t.Context())) }()
-	require.NoError(t, pgtest.Poll(t.Context(), "a connection in the pool", func() bool { return pool.Stat().IdleConns() > 0 }))
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
-	defer conn.Release()
+	conn := refilled(t, nil)
 	watcher, err := pgx.Connect(t.Context(), pgtest.Database(t))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, watcher.Close(t.Context())) }()
@@ -186,15 +193,8 @@ func TestAConnectionInThePoolIsReadyForTheNextLock(t *testing.T) {
 func TestAConnectionInThePoolHasNoTimerOfOurs(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
-	locker, pool := newLocker(t, &pglock.Config{Lease: lease})
-	lock, err := locker.Acquire(t.Context(), pgtest.Key(t))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, lock.Release(t.Context())) }()
-	require.NoError(t, pgtest.Poll(t.Context(), "a connection in the pool", func() bool { return pool.Stat().IdleConns() > 0 }))
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
-	defer conn.Release()
-	err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+	conn := refilled(t, &pglock.Config{Lease: lease})
+	err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `DO $$ BEGIN
 			IF current_setting('transaction_timeout', true) IS NOT NULL THEN SET LOCAL transaction_timeout = '1h'; END IF; END $$`)
 		require.NoError(t, err)
