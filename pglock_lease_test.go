@@ -3,6 +3,7 @@ package pglock_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -111,11 +112,11 @@ func TestP4_FrozenHolderBlocksForALeaseAtMost(t *testing.T) {
 	t.Parallel()
 	middle := func(contains string, pass int) func(string) *pgtest.Trap {
 		return func(key string) *pgtest.Trap {
-			text := contains
-			if text == "" { // the request that names the lock
-				text = "'" + strconv.FormatInt(lockID(t, key), 10) + "'"
+			if contains == "" { // the call that names the lock
+				id := binary.BigEndian.AppendUint64(nil, uint64(lockID(t, key)))
+				return &pgtest.Trap{Type: pgtest.TypeFunctionCall, Contains: string(id), Pass: pass}
 			}
-			return &pgtest.Trap{Type: pgtest.TypeQuery, Contains: text, Pass: pass}
+			return &pgtest.Trap{Type: pgtest.TypeQuery, Contains: contains, Pass: pass}
 		}
 	}
 	lost := map[string]string{"err": "lost"}

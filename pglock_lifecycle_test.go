@@ -156,7 +156,7 @@ func lockID(tb testing.TB, key string) int64 {
 func TestP8_AcquireEndsWithItsCtxAtEveryPoint(t *testing.T) {
 	t.Parallel()
 	request := pgtest.Trap{Type: pgtest.TypeQuery, Contains: ".acquire("}
-	half, whole, slice := request, request, pgtest.Trap{Type: pgtest.TypeQuery, Contains: ".wait(", Pass: pgtest.WholeMessage}
+	half, whole, slice := request, request, pgtest.Trap{Type: pgtest.TypeFunctionCall, Pass: pgtest.WholeMessage}
 	half.Pass, whole.Pass = 7, pgtest.WholeMessage
 	each(t, map[string]pgtest.Trap{
 		"connecting":             {Type: pgtest.TypeStartup},
@@ -184,7 +184,7 @@ func requireUndone(t *testing.T, config pglock.Config, trap pgtest.Trap, held, l
 	if held {
 		locks = append(locks, acquired(ctx, t, other, key))
 	}
-	if trap.Type == pgtest.TypeQuery {
+	if trap.Type == pgtest.TypeQuery || trap.Type == pgtest.TypeFunctionCall {
 		require.NoError(t, pool.Ping(ctx)) // the request goes by a connection that is the pool's own
 	}
 	sprung := proxy.Set(trap)

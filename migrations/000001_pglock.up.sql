@@ -167,7 +167,7 @@ $pglock$;
 create function "pglock".acquire(
   pid bigint, owner text, settings text[], adopt boolean, verify boolean,
   keys bigint[], kinds smallint[], most integer,
-  out outcome text, out detail text, out message text, out backend integer, out tokens bigint[])
+  out outcome text, out detail text, out message text, out backend integer, out tokens bigint[], out functions oid[])
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
@@ -177,6 +177,9 @@ declare
   ignored text; -- assigned to, since PERFORM takes an executor and an assignment does not
 begin
   backend := pg_backend_pid();
+  functions := array['"pglock".acquire_one(integer,bigint,integer,text,boolean)', '"pglock".take_one(integer,bigint,text)',
+                     '"pglock".unlock_one(integer,bigint,boolean)', '"pglock".exchange(integer,bigint[],boolean,bigint[])',
+                     '"pglock".wait(integer,text,integer,bigint,smallint)']::regprocedure[];
   if pid <> backend then
     outcome := 'pooler';
     return;
@@ -309,73 +312,221 @@ begin
 end
 $pglock$;
 
--- warm_up has this backend read and compile what a lock and a first fenced write need, for no lock at all. Its caller rolls it
--- back; no token is drawn. The settings are made outside the block that catches: a savepoint that is rolled back takes the value of
--- transaction_timeout with it and leaves its timer running.
-create function "pglock".warm_up(pid bigint, settings text[]) returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+-- The functions below are called by messages that do nothing but call one function, which the server need not parse. They answer
+-- with numbers: -1 on a backend that is not the client's, -2 on a standby. Every name in them is qualified, so that they need no
+-- search_path, which would cost as much as the rest.
+
+-- acquire_one is acquire for one lock, where that is known to work: a token, and the connection is ours, with a lease and the settings
+-- that taking the lock needs; the others have to follow. 0 if somebody has the lock, and -3 if acquire has to be asked: nothing of
+-- the connection is changed then. known says that acquire has found the reign current on this connection, for whose server and
+-- database it stays so unless the row is written by somebody else than new_reign. A lease of null only asks whether the lock is free. What fails before the handler of exceptions is
+-- reached may leave the lock held, and the connection has to be closed.
+create function "pglock".acquire_one(pid integer, key bigint, lease integer, name text, known boolean) returns bigint
+language plpgsql volatile
 as $pglock$
+declare
+  base bigint;
+  ignored text;
 begin
-  perform "pglock".acquire(pid, null, settings, true, false, '{}', null, null);
+  if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid() then
+    return -1;
+  end if;
+  if pg_catalog.pg_is_in_recovery() then
+    return -2;
+  end if;
+  if lease is null then
+    return case when pg_catalog.pg_try_advisory_xact_lock(key) then -3 else 0 end;
+  end if;
+  if not pg_catalog.pg_try_advisory_lock(key) then
+    return 0;
+  end if;
   begin
-    perform "pglock".token(false);
-    perform "pglock".fence(null, null);
-  exception when others then
-    null; -- the fence refuses that, or is not there; what is wrong elsewhere the next try finds out
+    if known then
+      select r.base into base from "pglock".reign r
+       where r.started_at operator(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
+         and r.written_by operator(pg_catalog.=) r.xmin;
+    else
+      select r.base into base from "pglock".reign r
+       where r.started_at operator(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
+         and r.stats_reset operator(pg_catalog.=) coalesce(pg_catalog.pg_stat_get_bgwriter_stat_reset_time(), '-infinity')
+         and r.written_by operator(pg_catalog.=) r.xmin
+         and r.database_id operator(pg_catalog.=)
+             (select d.oid from pg_catalog.pg_database d where d.datname operator(pg_catalog.=) pg_catalog.current_database());
+    end if;
+    if base is not null and pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.=) 'read committed'
+        and not exists (select from pg_catalog.pg_listening_channels()) then
+      ignored := pg_catalog.set_config('idle_session_timeout', lease::pg_catalog.text, false);
+      ignored := pg_catalog.set_config('synchronous_commit', 'off', false);
+      ignored := pg_catalog.set_config('application_name', name, false);
+      if key is null then
+        return "pglock".token(false); -- of warm_up
+      end if;
+      return base operator(pg_catalog.+) pg_catalog.nextval('"pglock".tokens');
+    end if;
+  exception when query_canceled or others then
+    null;
   end;
+  ignored := pg_catalog.pg_advisory_unlock(key);
+  return -3;
 end
 $pglock$;
 
--- wait is one slice of waiting, on a session that is ours and holds nothing. lock_timeout may fire although the lock was
--- granted in that instant; asking once more keeps such a grant, and the lock may then be counted twice.
-create function "pglock".wait(
-  pid bigint, owner text, ms integer, key bigint, kind smallint,
-  out outcome text, out detail text, out message text, out tokens bigint[])
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+-- take_one tries for one lock: a token, or 0 if somebody has the lock. What fails after it was taken leaves it held, and has to be
+-- followed by undo.
+create function "pglock".take_one(pid integer, key bigint, name text) returns bigint
+language plpgsql volatile
+as $pglock$
+begin
+  if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid() then
+    return -1;
+  end if;
+  if pg_catalog.pg_is_in_recovery() then
+    return -2;
+  end if;
+  if name is not null then
+    name := pg_catalog.set_config('application_name', name, false);
+  end if;
+  if pg_catalog.pg_try_advisory_lock(key) then
+    return "pglock".token(true);
+  end if;
+  return 0;
+end
+$pglock$;
+
+-- unlock_one unlocks one lock, and with clean whatever else is held: 1, or 0 if the lock was not held.
+create function "pglock".unlock_one(pid integer, key bigint, clean boolean) returns bigint
+language plpgsql volatile
 as $pglock$
 declare
-  got boolean;
   ignored text;
 begin
-  if pid <> pg_backend_pid() or owner <> coalesce(current_setting('pglock.owner', true), '') then
-    outcome := 'pooler';
-    return;
+  if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid() then
+    return -1;
   end if;
-  if pg_is_in_recovery() then
-    outcome := 'recovery';
-    return;
+  if pg_catalog.pg_is_in_recovery() then
+    return -2;
   end if;
-  outcome := 'ok';
+  if not pg_catalog.pg_advisory_unlock(key) then
+    return 0;
+  end if;
+  if clean then
+    ignored := pg_catalog.pg_advisory_unlock_all();
+  end if;
+  return 1;
+end
+$pglock$;
+
+-- exchange unlocks some locks and tries for others. It answers with the base, which is to be added to each number of the sequence
+-- that follows; 1 or 0 for each unlock; and such a number, or 0, for each try. A base of -3 means that the tries have failed and
+-- that nothing of them is held. The base is read after the locks were taken, as in token.
+create function "pglock".exchange(pid integer, unlock_keys bigint[], clean boolean, keys bigint[]) returns bigint[]
+language plpgsql volatile
+as $pglock$
+declare
+  answer bigint[] := pg_catalog.array_prepend(0::bigint, pg_catalog.array_cat(unlock_keys, keys));
+  at integer := 1;
+  base bigint;
+  ignored text;
+begin
+  if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid() then
+    return '{-1}';
+  end if;
+  if pg_catalog.pg_is_in_recovery() then
+    return '{-2}';
+  end if;
+  for i in 1 .. coalesce(pg_catalog.cardinality(unlock_keys), 0) loop
+    at := at operator(pg_catalog.+) 1;
+    answer[at] := case when pg_catalog.pg_advisory_unlock(unlock_keys[i]) then 1 else 0 end;
+  end loop;
+  if clean then
+    ignored := pg_catalog.pg_advisory_unlock_all();
+  end if;
+  if keys is null then
+    return answer;
+  end if;
   begin
-    perform "pglock".token(false);
+    for i in 1 .. pg_catalog.cardinality(keys) loop
+      at := at operator(pg_catalog.+) 1;
+      answer[at] := case when pg_catalog.pg_try_advisory_lock(keys[i]) then pg_catalog.nextval('"pglock".tokens') else 0 end;
+    end loop;
+    select r.base into strict base from "pglock".reign r;
+    answer[1] := base;
+  exception when query_canceled or others then
+    perform "pglock".undo(keys, null);
+    answer[1] := -3;
+  end;
+  return answer;
+end
+$pglock$;
+
+-- wait is one slice of waiting, on a session that is ours and holds nothing. It answers with the token, -1 in shared mode, or 0 when
+-- the slice is over; and with 1 if the lock may be counted twice: lock_timeout may fire although the lock was granted in that
+-- instant, and asking once more keeps such a grant. An error ends the session.
+create function "pglock".wait(pid integer, owner text, ms integer, key bigint, kind smallint) returns bigint[]
+language plpgsql volatile
+as $pglock$
+declare
+  raced bigint := 0;
+  ready bigint;
+  ignored text;
+begin
+  if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid()
+      or owner operator(pg_catalog.<>) coalesce(pg_catalog.current_setting('pglock.owner', true), '') then
+    return '{-1}';
+  end if;
+  if pg_catalog.pg_is_in_recovery() then
+    return '{-2}';
+  end if;
+  begin
+    ready := "pglock".token(false);
   exception when others then
     null; -- an error is for whoever has the lock
   end;
   begin
-    ignored := set_config('lock_timeout', ms::text, true);
-    case kind
-      when 0 then perform pg_advisory_lock(key);
-      when 1 then perform pg_advisory_lock((key >> 32)::int, (key << 32 >> 32)::int);
-      when 2 then perform pg_advisory_lock_shared(key);
-      else perform pg_advisory_lock_shared((key >> 32)::int, (key << 32 >> 32)::int);
-    end case;
-    got := true;
+    ignored := pg_catalog.set_config('lock_timeout', ms::pg_catalog.text, true);
+    if kind operator(pg_catalog.=) 0 then
+      ignored := pg_catalog.pg_advisory_lock(key);
+    elsif kind operator(pg_catalog.=) 1 then
+      ignored := pg_catalog.pg_advisory_lock((key operator(pg_catalog.>>) 32)::integer,
+                                             (key operator(pg_catalog.<<) 32 operator(pg_catalog.>>) 32)::integer);
+    elsif kind operator(pg_catalog.=) 2 then
+      ignored := pg_catalog.pg_advisory_lock_shared(key);
+    else
+      ignored := pg_catalog.pg_advisory_lock_shared((key operator(pg_catalog.>>) 32)::integer,
+                                                    (key operator(pg_catalog.<<) 32 operator(pg_catalog.>>) 32)::integer);
+    end if;
   exception when lock_not_available then
-    got := ("pglock".take(array[key], array[kind], null))[1];
-    detail := 'raced';
+    if not ("pglock".take(array[key], array[kind], null))[1] then
+      return '{0,0}';
+    end if;
+    raced := 1;
   end;
-  if not got then
-    tokens := array[0];
-    detail := null;
-    return;
+  if kind operator(pg_catalog.>) 1 then
+    return array[-1, raced];
   end if;
+  return array["pglock".token(true), raced];
+end
+$pglock$;
+
+-- warm_up has this backend read and compile what a lock and a first fenced write need, for no lock at all. Its caller rolls it
+-- back; no token is drawn. It answers with the functions, if the reign is current. The settings are made outside the block that
+-- catches: a savepoint that is rolled back takes the value of transaction_timeout with it and leaves its timer running.
+create function "pglock".warm_up(pid integer, settings text[]) returns oid[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+declare
+  outcome text;
+  functions oid[];
+begin
+  select a.outcome, a.functions into outcome, functions
+    from "pglock".acquire(pid, null, settings, true, false, '{}', null, null) a;
   begin
-    tokens := array[case when kind > 1 then -1 else "pglock".token(true) end];
-  exception when query_canceled or others then
-    get stacked diagnostics detail = returned_sqlstate, message = message_text;
-    perform pg_advisory_unlock_all();
-    outcome := 'error';
+    perform "pglock".acquire_one(pid, null, 1000, 'pglock', true), "pglock".unlock_one(pid, null, false);
+    perform "pglock".fence(null, null);
+  exception when others then
+    null; -- the fence refuses that, or is not there; what is wrong elsewhere the next try finds out
   end;
+  return case when outcome = 'ok' then functions end;
 end
 $pglock$;
 

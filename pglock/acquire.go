@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"sync"
 )
 
 // TryAcquire acquires the lock for key if nobody holds it, in one round trip where a connection is at hand.
@@ -63,9 +64,16 @@ func (m *manager) acquire(ctx context.Context, key string, mode lockMode, try bo
 	if ctx.Err() != nil {
 		return nil, waitEnded(ctx, nil)
 	}
-	w := &waiter{ctx: ctx, key: key, mode: mode, try: try, done: make(chan bool, 1)}
-	return m.submit(ctx, w, id)
+	w, _ := spareWaiters.Get().(*waiter)
+	*w = waiter{ctx: ctx, key: key, mode: mode, try: try, done: w.done}
+	lock, err := m.submit(ctx, w, id)
+	*w = waiter{done: w.done}
+	spareWaiters.Put(w)
+	return lock, err
 }
+
+// spareWaiters are waiters that nobody refers to any more.
+var spareWaiters = sync.Pool{New: func() any { return &waiter{done: make(chan bool, 1)} }}
 
 // submit queues w and returns its answer.
 func (m *manager) submit(ctx context.Context, w *waiter, id LockID) (*Lock, error) {
@@ -75,7 +83,7 @@ func (m *manager) submit(ctx context.Context, w *waiter, id LockID) (*Lock, erro
 		return nil, ErrClosed
 	}
 	m.enqueue(w, id)
-	m.mu.Unlock()
+	m.unlockAsking(ctx, m.config.Lease)
 	return m.await(ctx, w, id)
 }
 

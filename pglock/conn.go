@@ -87,6 +87,20 @@ func awaitConnection(ctx context.Context, pool *pgxpool.Pool) {
 	}
 }
 
+// idleCandidate takes a connection from the pool if it has one at hand, and returns nil if that is not so.
+func idleCandidate(ctx context.Context, pool *pgxpool.Pool) *candidate {
+	if pool.Stat().IdleConns() == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, busyPatience)
+	defer cancel()
+	pooled, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil // who asks with more patience finds out why
+	}
+	return pooledCandidate(pooled)
+}
+
 func pooledCandidate(pooled *pgxpool.Conn) *candidate {
 	return &candidate{pooled: pooled, fromPool: true, conn: pooled.Conn(), wire: newWire(pooled.Conn())}
 }
@@ -113,7 +127,7 @@ func dial(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
 	return &candidate{conn: conn, wire: newWire(conn)}, nil
 }
 
-// exec sends one simple message: see wire.query. When ctx ends it waits a little longer for the answer, which is cheaper than
+// exec sends one simple message: see wire.ask. When ctx ends it waits a little longer for the answer, which is cheaper than
 // a new connection: nothing that is asked here waits on the server. On any error the connection must be discarded.
 func (c *candidate) exec(ctx context.Context, sql string) ([][][]byte, error) {
 	deadline, _ := ctx.Deadline()
@@ -125,7 +139,7 @@ func (c *candidate) exec(ctx context.Context, sql string) ([][][]byte, error) {
 		_ = c.wire.net.SetDeadline(time.Now().Add(closeTimeout))
 		close(hurried)
 	})
-	rows, err := c.wire.query(sql)
+	rows, err := c.wire.ask(request{sql: sql})
 	if !stop() {
 		<-hurried // or the deadline would be set on a connection that is in the pool again
 		if err != nil {
@@ -133,6 +147,56 @@ func (c *candidate) exec(ctx context.Context, sql string) ([][][]byte, error) {
 		}
 	}
 	return rows, err
+}
+
+// ask sends one message and reads the answer, until the deadline or until one of ctxs ends; then the error is timedOut, and the
+// answer may be awaited. On any other error the connection must be discarded.
+func (c *candidate) ask(r request, deadline time.Time, ctxs ...context.Context) ([][][]byte, error) {
+	if err := c.wire.net.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	c.wire.reset()
+	if err := c.wire.send(r); err != nil {
+		if timedOut(err) {
+			err = errUnsent // no answer will come
+		}
+		return nil, err
+	}
+	return c.wire.hear(ctxs...)
+}
+
+var errUnsent = fmt.Errorf("%w: the request could not be sent in time", ErrUnavailable)
+
+// await goes on reading the answer to ask.
+func (c *candidate) await(deadline time.Time, ctxs ...context.Context) ([][][]byte, error) {
+	if err := c.wire.net.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	return c.wire.hear(ctxs...)
+}
+
+// learn keeps with the connection what functions of a schema its server has, and whether the reign was found current there.
+func (c *candidate) learn(schema string, f functions, known bool) {
+	if f.acquireOne != 0 {
+		c.conn.PgConn().CustomData()[customData+schema] = &learned{f, known}
+	}
+}
+
+// customData begins the name of what is kept with a connection.
+const customData = "pglock "
+
+type learned struct {
+	functions functions
+	known     bool
+}
+
+// learned returns what was learned, nil if nothing was.
+func (c *candidate) learned(schema string) (f *functions, known bool) {
+	l, ok := c.conn.PgConn().CustomData()[customData+schema].(*learned)
+	if !ok {
+		return nil, false
+	}
+	return &l.functions, l.known
 }
 
 func (c *candidate) pid() uint32 { return c.conn.PgConn().PID() }
@@ -176,7 +240,7 @@ func (c *candidate) adopt() *lockConn {
 	return &lockConn{wire: c.wire, conn: c.conn}
 }
 
-// A wire speaks the simple query protocol. It goes through the frontend itself and not through pgconn, whose answer to a
+// A wire speaks in whole messages, each a request of its own. It goes through the frontend itself and not through pgconn, whose answer to a
 // request that is cut short is a goroutine that tries for up to 15 seconds to cancel it, and keeps the socket open
 // meanwhile, and with it a lock that the request may have taken.
 //
@@ -195,12 +259,12 @@ func newWire(conn *pgx.Conn) *wire {
 	return &wire{net: conn.PgConn().Conn(), front: conn.PgConn().Frontend()}
 }
 
-// query sends one simple message and reads the answer up to ReadyForQuery. It returns the rows of all results; they are
-// valid until the next request. An error of the server is a *pgconn.PgError, after which the connection is in step; any other
-// error ends the connection.
-func (c *wire) query(sql string) ([][][]byte, error) {
+// ask sends one message and reads the answer up to ReadyForQuery. It returns the rows of all results, of a call the one value; they
+// are valid until the next request. An error of the server is a *pgconn.PgError, after which the connection is in step; any
+// other error ends the connection.
+func (c *wire) ask(r request) ([][][]byte, error) {
 	c.reset()
-	if err := c.send(sql); err != nil {
+	if err := c.send(r); err != nil {
 		return nil, err
 	}
 	return c.receive()
@@ -211,10 +275,10 @@ func (c *wire) reset() {
 	c.rows, c.flat, c.failed = c.rows[:0], c.flat[:0], nil
 }
 
-func (c *wire) send(sql string) error {
+func (c *wire) send(r request) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	c.front.SendQuery(&pgproto3.Query{String: sql})
+	c.front.Send(r.message())
 	return c.front.Flush()
 }
 
@@ -234,7 +298,9 @@ func (c *wire) receive() ([][][]byte, error) {
 		}
 		switch message := message.(type) {
 		case *pgproto3.DataRow:
-			c.keep(message.Values)
+			c.keep(message.Values...)
+		case *pgproto3.FunctionCallResponse:
+			c.keep(message.Result)
 		case *pgproto3.ErrorResponse:
 			c.failed = pgconn.ErrorResponseToPgError(message)
 			if c.failed.SeverityUnlocalized == "FATAL" || c.failed.SeverityUnlocalized == "PANIC" {
@@ -249,6 +315,30 @@ func (c *wire) receive() ([][][]byte, error) {
 	}
 }
 
+// hear is receive for whom the end of a context may end it. The read deadline is then in the past.
+func (c *wire) hear(ctxs ...context.Context) ([][][]byte, error) {
+	var ended sync.WaitGroup
+	var stops [2]func() bool
+	for i, ctx := range ctxs {
+		if ctx.Done() == nil {
+			continue
+		}
+		ended.Add(1)
+		stops[i] = context.AfterFunc(ctx, func() {
+			_ = c.net.SetReadDeadline(past())
+			ended.Done()
+		})
+	}
+	rows, err := c.receive()
+	for _, stop := range stops {
+		if stop != nil && stop() {
+			ended.Done()
+		}
+	}
+	ended.Wait() // or the deadline would be set for whoever reads next
+	return rows, err
+}
+
 // timedOut reports whether a read ended by its deadline.
 func timedOut(err error) bool {
 	timeout, ok := errors.AsType[net.Error](err)
@@ -256,7 +346,7 @@ func timedOut(err error) bool {
 }
 
 // keep copies a row out of the frontend's buffer.
-func (c *wire) keep(values [][]byte) {
+func (c *wire) keep(values ...[]byte) {
 	row := make([][]byte, len(values))
 	for i, value := range values {
 		if value == nil {
@@ -283,20 +373,20 @@ type lockConn struct {
 	conn *pgx.Conn
 }
 
-// roundTrip is query with a deadline.
-func (c *lockConn) roundTrip(sql string, deadline time.Time) ([][][]byte, error) {
+// roundTrip is ask with a deadline.
+func (c *lockConn) roundTrip(r request, deadline time.Time) ([][][]byte, error) {
 	if err := c.net.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	return c.query(sql)
+	return c.ask(r)
 }
 
 // sendFor sends a request while the owner listens, who hears the answer. It does not block, since nothing else is under way:
 // the message fits into the socket's buffer. If it fails the owner finds the connection closed.
-func (c *lockConn) sendFor(sql string, deadline time.Time) {
+func (c *lockConn) sendFor(r request, deadline time.Time) {
 	err := c.net.SetWriteDeadline(deadline)
 	if err == nil {
-		err = c.send(sql)
+		err = c.send(r)
 	}
 	if err != nil {
 		c.unsent.Store(&err)

@@ -62,18 +62,32 @@ func (l *Locker) finish(ctx context.Context, lock *Lock) {
 	}
 }
 
-// heldKey is found in the contexts of functions of Do.
-type heldKey struct {
-	m  *manager
-	id LockID
+// held is found in the contexts of functions of Do: a lock, and those around it.
+type held struct {
+	m     *manager
+	id    LockID
+	outer *held
+}
+
+type heldKey struct{}
+
+// heldIn returns the innermost lock that ctx is below of, nil if there is none.
+func heldIn(ctx context.Context) *held {
+	h, _ := ctx.Value(heldKey{}).(*held)
+	return h
 }
 
 // remember returns a context below which id is known to be held.
 func remember(ctx context.Context, m *manager, id LockID) context.Context {
-	return context.WithValue(ctx, heldKey{m, id}, true)
+	return context.WithValue(ctx, heldKey{}, &held{m, id, heldIn(ctx)})
 }
 
 // holds reports whether ctx is one below which id is held.
 func holds(ctx context.Context, m *manager, id LockID) bool {
-	return ctx.Value(heldKey{m, id}) != nil
+	for h := heldIn(ctx); h != nil; h = h.outer {
+		if h.m == m && h.id == id {
+			return true
+		}
+	}
+	return false
 }

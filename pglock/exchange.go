@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
-	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -13,56 +11,6 @@ import (
 // This file is what a session says to the server, and who says it. Requests that come while an answer is awaited go
 // together in the next message, which the owner sends. One that finds the owner asleep is sent by whoever asks, so that
 // one goroutine is woken for it and not two: that one, by the answer.
-
-// mostSent is how many requests a caller sends in the owner's place: a message that might not fit into the socket's buffer could
-// keep it waiting for the network.
-const mostSent = 200
-
-// A sendingMutex is manager.mu. Whoever unlocks it sends what is now asked of sessions whose owner was asleep.
-type sendingMutex struct {
-	sync.Mutex
-	woken []*session
-}
-
-// wake has something done for s. manager.mu is held.
-func (s *session) wake() {
-	if s.asleep {
-		s.asleep = false
-		s.m.mu.woken = append(s.m.mu.woken, s)
-	}
-}
-
-// Unlock does not block for longer than sync.Mutex does.
-func (mu *sendingMutex) Unlock() {
-	if len(mu.woken) == 0 {
-		mu.Mutex.Unlock()
-		return
-	}
-	var one [1]outgoing // usually it is one, which needs no memory then
-	out := one[:0]
-	for _, s := range mu.woken {
-		if n := len(s.unlocks) + len(s.tries); n > mostSent || !s.busy() || s.waitFor != nil || s.checkTrust() != nil {
-			s.conn.wake() // under the mutex, so that it ends no other read than this one
-			continue
-		}
-		s.compose()
-		s.asked = true
-		out = append(out, outgoing{s.conn, s.message, s.m.started.Add(s.trusted())})
-	}
-	clear(mu.woken)
-	mu.woken = mu.woken[:0]
-	mu.Mutex.Unlock()
-	for _, o := range out {
-		o.conn.sendFor(o.message, o.deadline)
-	}
-}
-
-// outgoing is a message to be sent.
-type outgoing struct {
-	conn     *lockConn
-	message  string
-	deadline time.Time
-}
 
 // batch is what one round trip carries.
 type batch struct {
@@ -143,10 +91,16 @@ func (s *session) takeTries() {
 // compose makes a message of all that is asked for, or a heartbeat if nothing is. manager.mu is held.
 func (s *session) compose() {
 	s.takeBatch()
+	s.began = s.m.now()
+	if len(s.batch.pings) == 0 {
+		if call, ok := s.args.work(&s.calls, &s.work); ok {
+			s.message = call
+			return
+		}
+	}
 	s.text = s.m.sql.work(s.text[:0], &s.work)
 	s.appendPings()
-	s.message = string(s.text)
-	s.began = s.m.now()
+	s.message = request{sql: string(s.text)}
 }
 
 func (s *session) appendPings() {
@@ -158,15 +112,28 @@ func (s *session) appendPings() {
 
 // received takes over what came back for the message, and hands out the answers.
 func (s *session) received(rows [][][]byte, err error) error {
-	if failed := statementError(err); failed != nil && s.work.single() && len(s.batch.tries) == 1 {
+	called := s.message.call != nil
+	if failed := statementError(err); failed != nil && called && len(s.batch.unlocks) == 0 {
 		return s.undoOne(failed)
 	}
 	if err != nil {
 		return classify(err)
 	}
-	reply, err := parseReply(rows[0])
+	if !called {
+		reply, err := parseWork(rows[0])
+		if err != nil {
+			return err
+		}
+		return s.answered(reply, rows)
+	}
+	reply, err := parseCall(rows[0][0], &s.work)
 	if err != nil {
 		return err
+	}
+	if reply.outcome == outcomeAgain {
+		if reply, rows, err = s.takeAgain(reply.unlocked); err != nil {
+			return err
+		}
 	}
 	return s.answered(reply, rows)
 }
@@ -176,9 +143,7 @@ func (s *session) undoOne(failed *pgconn.PgError) error {
 	if s.work.name != "" {
 		s.name = "" // was not set
 	}
-	s.text = s.m.sql.undo(s.text[:0], &s.work.take)
-	s.appendPings()
-	rows, err := s.conn.roundTrip(string(s.text), s.m.started.Add(s.trusted()))
+	rows, err := s.askInText(s.m.sql.undo(s.text[:0], &s.work.take))
 	if err != nil {
 		return classify(err)
 	}
@@ -186,6 +151,26 @@ func (s *session) undoOne(failed *pgconn.PgError) error {
 		return (&reply{outcome: outcomePooler}).refusal()
 	}
 	return s.answered(reply{outcome: outcomeError, detail: failed.Code, message: failed.Message}, rows)
+}
+
+// takeAgain asks once more for what a call could not take, of the function that says why.
+func (s *session) takeAgain(unlocked []bool) (reply, [][][]byte, error) {
+	w := s.work
+	w.unlock.reset()
+	w.clean = false
+	rows, err := s.askInText(s.m.sql.work(s.text[:0], &w))
+	if err != nil {
+		return reply{}, nil, classify(err)
+	}
+	again, err := parseWork(rows[0])
+	again.unlocked = unlocked
+	return again, rows, err
+}
+
+// askInText is a round trip of the owner in the middle of another.
+func (s *session) askInText(text []byte) ([][][]byte, error) {
+	s.text = text
+	return s.conn.roundTrip(request{sql: string(text)}, s.m.started.Add(s.trusted()))
 }
 
 // answered takes over the answer to a batch.
@@ -222,6 +207,9 @@ func (s *session) handOut(reply reply) error {
 	m, b := s.m, &s.batch
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(b.unlocks)+len(b.tries) == 1 {
+		s.active = m.now()
+	}
 	for i, l := range b.unlocks {
 		if !reply.unlockedAt(i) {
 			return fmt.Errorf("%w: the server says that the lock was not held", ErrLost)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // A group is what the tries of one set have in common: the session, and how many of them are wanted.
@@ -253,18 +252,16 @@ func (m *manager) awaitClosing(ctx context.Context) bool {
 func (m *manager) releaseAll(locks []*Lock) error {
 	for _, l := range locks {
 		_ = l.Err() // what is past its trust is lost, not released
-		l.end(ErrReleased)
+		l.end(&ErrReleased)
 	}
 	m.mu.Lock()
 	for _, l := range locks {
 		m.startRelease(l)
 	}
 	m.mu.Unlock()
-	timer := time.NewTimer(m.config.ReleaseTimeout)
-	defer timer.Stop()
 	var failed error
 	for _, l := range locks {
-		if err := l.released(timer.C); err != nil && failed == nil {
+		if err := l.released(); err != nil && failed == nil {
 			failed = err
 		}
 	}

@@ -27,7 +27,9 @@ type Lock struct {
 	// Guarded by manager.mu.
 	index     int // in session.locks
 	releasing bool
-	done      chan struct{} // closed when the lock is out of the books
+	began     time.Duration // when the release did
+	overdue   bool          // it has taken too long, and the connection is closed
+	done      chan struct{} // closed when the lock is out of the books and the mutex unlocked
 	failure   error         // of the release
 
 	cause atomic.Pointer[error] // why it ended; nil while held
@@ -144,42 +146,33 @@ func (l *Lock) Release(ctx context.Context) error {
 
 func (l *Lock) release() error {
 	_ = l.Err() // a lock whose trust is over is lost, not released
-	l.end(ErrReleased)
+	l.end(&ErrReleased)
 	m := l.m
 	m.mu.Lock()
 	m.startRelease(l)
-	m.mu.Unlock()
-	timer := time.NewTimer(m.config.ReleaseTimeout)
-	defer timer.Stop()
-	return l.released(timer.C)
+	m.unlockAsking(context.Background(), m.config.ReleaseTimeout)
+	return l.released()
 }
 
-// released waits until a release that has begun is answered, at most until timeout. Then it cuts the connection.
-func (l *Lock) released(timeout <-chan time.Time) error {
-	m := l.m
+// released waits until a release that has begun is answered, or has taken too long.
+func (l *Lock) released() error {
 	if cause := *l.cause.Load(); errors.Is(cause, ErrLost) {
 		return cause
 	}
-	select {
-	case <-l.done:
-		return l.failure // written before done was closed
-	case <-timeout:
-		l.session.forceEnd()
-		return fmt.Errorf("%w: the release was not confirmed within %v; the connection is closed, and the lock ends when "+
-			"the server notices, at the latest with its lease", ErrUnavailable, m.config.ReleaseTimeout)
-	}
+	<-l.done
+	return l.failure // written before done was closed
 }
 
 // end marks the lock as ended for the given reason and ends its context. It reports false if it had ended before.
-func (l *Lock) end(cause error) bool {
-	if !l.cause.CompareAndSwap(nil, &cause) {
+func (l *Lock) end(cause *error) bool {
+	if !l.cause.CompareAndSwap(nil, cause) {
 		return false
 	}
 	l.mu.Lock()
 	cancel := l.cancel
 	l.mu.Unlock()
 	if cancel != nil {
-		cancel(cause)
+		cancel(*cause)
 	}
 	return true
 }
@@ -189,7 +182,7 @@ func (l *Lock) lose(err error) bool {
 	if !errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", ErrLost, err)
 	}
-	return l.end(err)
+	return l.end(&err)
 }
 
 func (l *Lock) wrap(op string, err error) error {
@@ -206,7 +199,8 @@ func (m *manager) startRelease(l *Lock) {
 	if l.releasing || s.state == ended {
 		return // on its way out, or out already
 	}
-	l.releasing = true
+	l.releasing, l.began = true, m.now()
+	s.watchReleases()
 	s.unlocks = append(s.unlocks, l)
 	if head := ks.queue.first; l.mode == exclusive && ks.front == frontNone && head != nil && head.takes(s) && !s.stop {
 		m.tryOn(s, ks)
@@ -235,18 +229,67 @@ func (m *manager) unlocked(l *Lock, err error) {
 	} else {
 		m.count.lost++
 	}
+	if l.overdue {
+		err = fmt.Errorf("%w: the release was not confirmed within %v; the connection is closed, and the lock ends when "+
+			"the server notices, at the latest with its lease", ErrUnavailable, m.config.ReleaseTimeout)
+	}
 	l.failure = err
-	close(l.done)
+	told := m.mu.tell()
+	told.locks = append(told.locks, l)
 	if ks.front == frontNone {
 		m.dispatch(ks)
 	}
 	m.feed()
 }
 
+// watchReleases sees to it that no release of a lock of s takes longer than ReleaseTimeout. manager.mu is held.
+func (s *session) watchReleases() {
+	switch {
+	case s.watching:
+		return
+	case s.watch == nil:
+		s.watch = time.AfterFunc(s.m.config.ReleaseTimeout, s.checkReleases)
+	default:
+		s.watch.Reset(s.m.config.ReleaseTimeout)
+	}
+	s.watching = true
+}
+
+// checkReleases closes the connection if a release has taken too long, and looks again when the next would have.
+func (s *session) checkReleases() {
+	m := s.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, next := m.now(), time.Duration(-1)
+	for _, l := range s.locks {
+		if !l.releasing {
+			continue
+		}
+		left := l.began + m.config.ReleaseTimeout - now
+		l.overdue = l.overdue || left <= 0
+		if next < 0 || left < next {
+			next = max(0, left)
+		}
+	}
+	switch {
+	case next == 0:
+		s.cut()
+	case next > 0:
+		s.watch.Reset(next)
+	default:
+		s.watching = false
+	}
+}
+
 // forceEnd closes the socket from outside, where the owner cannot be waited for. What it holds is lost.
 func (s *session) forceEnd() {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
+	s.cut()
+}
+
+// cut is forceEnd with manager.mu held.
+func (s *session) cut() {
 	s.cancel()
 	if s.conn != nil {
 		_ = s.conn.net.Close() // the owner finds it closed

@@ -47,7 +47,7 @@ func (l *Locker) Close(ctx context.Context) error {
 	locks := m.heldLocks()
 	m.mu.Unlock()
 	for _, lock := range locks {
-		lock.end(errClosing)
+		lock.end(&errClosing)
 	}
 	var problems []error
 	select {

@@ -31,7 +31,7 @@ type manager struct {
 
 	// mu guards everything below, and the fields of sessions, keyStates and waiters that say so. Nothing that waits for
 	// the network, for a user's function or for another goroutine may be done under it.
-	mu          sendingMutex
+	mu          mutex
 	closed      bool
 	refilling   bool // a refill is under way
 	refillAgain bool // a connection was taken meanwhile
@@ -146,17 +146,17 @@ func (m *manager) withRoom(n int) *session {
 	return nil
 }
 
-// newSession starts a session that first tries for w. m.mu is held.
+// newSession makes a session that first tries for w. Whoever unlocks m.mu starts it. m.mu is held.
 func (m *manager) newSession(w *waiter) *session {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.ctx))
-	s := &session{m: m, ctx: ctx, cancel: cancel, key: w.key}
+	s := &session{m: m, ctx: ctx, cancel: cancel, key: w.key, kick: make(chan struct{}, 1)}
 	if m.config.AllowPooler {
 		s.mark = rand.Text()
 	}
 	m.sessions[s] = struct{}{}
 	m.count.opened++
 	m.wg.Add(1)
-	go s.run() // ends with the session; Close waits for it
+	m.mu.opened = append(m.mu.opened, s)
 	return s
 }
 
@@ -269,6 +269,9 @@ func (m *manager) forget(s *session) {
 	m.stopWaiting(s)
 	if s.stop {
 		m.closing--
+	}
+	if s.watching {
+		s.watch.Stop()
 	}
 	delete(m.sessions, s)
 	close(m.gone)

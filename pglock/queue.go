@@ -14,7 +14,7 @@ type waiter struct {
 	mode lockMode
 	try  bool      // wants an answer now
 	set  *group    // nil for a lock that may be on any session
-	done chan bool // receives one value when lock or err is set
+	done chan bool // receives one value when lock or err is set and the mutex unlocked
 
 	lock       *Lock
 	err        error
@@ -190,7 +190,8 @@ func (m *manager) answer(ks *keyState, w *waiter, lock *Lock, err error) {
 	case errors.Is(err, ErrNotAcquired):
 		m.count.notAcquired++
 	}
-	w.done <- true
+	told := m.mu.tell()
+	told.waiters = append(told.waiters, w)
 }
 
 // tried takes the outcome of a try on s: a token (0: somebody else has it) or the error that kept the try from being

@@ -3,75 +3,60 @@ package pglock
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 )
 
-// Outcomes of the functions acquire, work and wait.
+// Outcomes of the functions acquire and work.
 const (
 	outcomeOK       = "ok"
 	outcomeHeld     = "held"
 	outcomePooler   = "pooler"
 	outcomeRecovery = "recovery"
 	outcomeError    = "error"
-	racedDetail     = "raced"
+	outcomeAgain    = "again" // the tries have failed, and the function work says why
 )
 
-// A reply is one row of the functions acquire, work and wait. What a function does not return is zero.
+// A reply is what a function answered. What a function does not return is zero.
 type reply struct {
 	outcome, detail, message string
 	backend                  uint32
-	unlocked                 []byte // {t,f}
+	unlocked                 []bool
 	tokens                   []int64
+	functions                functions
 	clock                    int64 // microseconds since the epoch
 }
 
-// parseReply reads the row of acquire (5 columns), work (6), wait (4) or workOne (1 or 2).
-func parseReply(row [][]byte) (reply, error) {
-	if len(row) <= 2 {
-		return parseOne(row[0])
-	}
+// parseAcquire reads the row of acquire.
+func parseAcquire(row [][]byte) (reply, error) {
 	r := reply{outcome: outcomeOf(row[0]), detail: string(row[1]), message: string(row[2])}
-	var err error
-	switch len(row) {
-	case 4:
-		r.tokens, err = parseTokens(row[3])
-	case 5:
-		var pid uint64
-		if pid, err = strconv.ParseUint(string(row[3]), 10, 32); err == nil {
-			r.backend = uint32(pid)
-			r.tokens, err = parseTokens(row[4])
-		}
-	case 6:
-		r.unlocked = row[3]
-		if len(row[5]) > 0 {
-			r.clock, err = strconv.ParseInt(string(row[5]), 10, 64)
-		}
-		if err == nil {
-			r.tokens, err = parseTokens(row[4])
-		}
-	}
+	pid, err := strconv.ParseUint(string(row[3]), 10, 32)
 	if err != nil {
-		return reply{}, fmt.Errorf("the server's answer cannot be read: %w", err)
+		return reply{}, fmt.Errorf("%w: %w", errAnswer, err)
 	}
-	return r, nil
+	r.backend = uint32(pid)
+	if r.tokens, err = textInt64s(row[4]); err != nil {
+		return reply{}, err
+	}
+	r.functions, err = parseFunctions(row[5])
+	return r, err
 }
 
-// parseOne reads the answer of workOne: it is about a try or an unlock, whichever was asked for.
-func parseOne(b []byte) (reply, error) {
-	answer, err := strconv.ParseInt(string(b), 10, 64)
-	if err != nil {
-		return reply{}, fmt.Errorf("the server's answer cannot be read: %w", err)
+// parseWork reads the row of work.
+func parseWork(row [][]byte) (reply, error) {
+	r := reply{outcome: outcomeOf(row[0]), detail: string(row[1]), message: string(row[2])}
+	for _, b := range row[3] {
+		if b == 't' || b == 'f' { // {t,f}
+			r.unlocked = append(r.unlocked, b == 't')
+		}
 	}
-	switch answer {
-	case onePooler:
-		return reply{outcome: outcomePooler}, nil
-	case oneRecovery:
-		return reply{outcome: outcomeRecovery}, nil
-	case oneFailed:
-		return reply{outcome: outcomeOK}, nil
+	var err error
+	if len(row[5]) > 0 {
+		if r.clock, err = strconv.ParseInt(string(row[5]), 10, 64); err != nil {
+			return reply{}, fmt.Errorf("%w: %w", errAnswer, err)
+		}
 	}
-	return reply{outcome: outcomeOK, unlocked: []byte("{t}"), tokens: []int64{answer}}, nil
+	r.tokens, err = textInt64s(row[4])
+	return r, err
 }
 
 // outcomeOf avoids an allocation for the usual outcomes.
@@ -83,22 +68,6 @@ func outcomeOf(b []byte) string {
 		return outcomeHeld
 	}
 	return string(b)
-}
-
-// parseTokens reads a bigint[] in PostgreSQL's text form.
-func parseTokens(b []byte) ([]int64, error) {
-	if len(b) < 3 {
-		return nil, nil
-	}
-	tokens := make([]int64, 0, 1)
-	for field := range strings.SplitSeq(string(b[1:len(b)-1]), ",") {
-		token, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return nil, err
-		}
-		tokens = append(tokens, token)
-	}
-	return tokens, nil
 }
 
 // parseInfo reads the row of infoSQL: the size of the lock table, the shortest duration that is logged, negative for
@@ -116,8 +85,7 @@ func parseInfo(row [][]byte) (table int64, logged, deadlock time.Duration) {
 
 // unlockedAt reports whether the i-th unlock found the lock held.
 func (r *reply) unlockedAt(i int) bool {
-	at := 1 + 2*i
-	return at < len(r.unlocked) && r.unlocked[at] == 't'
+	return i < len(r.unlocked) && r.unlocked[i]
 }
 
 // tokenAt returns the i-th token, 0 where the lock was not taken.
@@ -140,7 +108,7 @@ func (r *reply) tookSome() bool {
 // refusal returns the error that an outcome other than ok and held stands for.
 func (r *reply) refusal() error {
 	switch r.outcome {
-	case outcomeOK, outcomeHeld:
+	case outcomeOK, outcomeHeld, outcomeAgain:
 		return nil
 	case outcomePooler:
 		return fmt.Errorf("%w: the backend is not the one that this connection was opened to; connect to PostgreSQL "+

@@ -39,7 +39,18 @@ type session struct {
 	unwanted bool // cancelled while opening
 	asleep   bool // the owner listens, or is about to; whoever clears it may send in its place
 	asked    bool // somebody has
+	resting  bool // the owner waits for a kick, and does not listen; whoever clears it sends one
+	kicked   bool // one is to be sent
+	driven   bool // a caller makes a round trip
+	awaited  bool // and the owner waits for its end
+	handed   handed
+	active   time.Duration // of the last answer to a single request
 	conn     *lockConn
+
+	watch    *time.Timer // runs while watching
+	watching bool        // releases are watched
+
+	kick chan struct{} // ends a rest
 
 	// trust is the manager's time at which the session is no longer trusted; expired that somebody has said so.
 	trust   atomic.Int64
@@ -49,14 +60,19 @@ type session struct {
 	batch   batch
 	work    workArgs
 	text    []byte
-	message string        // what is sent for the batch
+	args    args
+	message request       // what is sent for the batch
 	began   time.Duration // when
 	name    string        // application_name
 
-	// Of the owner alone.
-	pid   uint32
-	sent  time.Duration // of the last request that was answered
-	clock clock
+	// Of the owner alone, or of the caller that opens the session.
+	first    *firstTry
+	slowly   bool // acquire_one has failed
+	complete bool // all settings are made
+	pid      uint32
+	calls    functions
+	sent     time.Duration // of the last request that was answered
+	clock    clock
 }
 
 // usable reports whether requests may be added to s. manager.mu is held.
@@ -90,9 +106,11 @@ func (s *session) busy() bool {
 func (s *session) run() {
 	defer s.m.wg.Done()
 	defer s.cancel()
-	if err := s.open(); err != nil || s.conn == nil {
-		s.end(err)
-		return
+	if s.conn == nil { // else the caller has opened it
+		if err := s.open(); err != nil || s.conn == nil {
+			s.end(err)
+			return
+		}
 	}
 	for {
 		stop, err := s.step()
@@ -117,6 +135,10 @@ func (s *session) step() (stop bool, err error) {
 		m.mu.Unlock()
 		return true, nil
 	}
+	if !s.complete && !s.stop && (len(s.unlocks) == 0 || len(s.tries) > 0 || s.waitFor != nil) {
+		m.mu.Unlock()
+		return false, s.completeSettings()
+	}
 	if s.waitFor != nil {
 		ks := s.waitFor
 		if head, slice := ks.queue.first, m.slice; head != nil && head.set == nil && slice >= minSlice {
@@ -133,6 +155,9 @@ func (s *session) step() (stop bool, err error) {
 	}
 	if !s.busy() {
 		if wait := s.sent + m.config.HeartbeatInterval; m.now() < wait {
+			if s.mayRest(wait) {
+				return false, s.rest(wait) // unlocks
+			}
 			return false, s.sleep(wait) // unlocks
 		}
 	}
@@ -177,21 +202,17 @@ func (s *session) sleep(until time.Duration) error {
 func (s *session) waitSlice(ks *keyState, mode lockMode, slice time.Duration) error {
 	m := s.m
 	sent := m.now()
-	rows, err := s.conn.roundTrip(m.sql.wait(s.pid, s.mark, slice, ks.id, mode), m.started.Add(s.trusted()))
+	rows, err := s.conn.roundTrip(s.waitRequest(ks.id, mode, slice), m.started.Add(s.trusted()))
 	if err != nil {
 		return classify(err)
 	}
-	reply, err := parseReply(rows[0])
+	token, raced, err := s.parseWait(rows[0][0])
 	if err != nil {
-		return err
-	}
-	if err := reply.refusal(); err != nil {
 		return err
 	}
 	if err := s.extend(sent); err != nil {
 		return err
 	}
-	token := reply.tokenAt(0)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if token == 0 {
@@ -199,6 +220,6 @@ func (s *session) waitSlice(ks *keyState, mode lockMode, slice time.Duration) er
 	}
 	m.stopWaiting(s)
 	ks.front, ks.session, ks.mode = frontNone, nil, mode
-	m.granted(s, ks, mode, token, reply.detail == racedDetail)
+	m.granted(s, ks, mode, token, raced)
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Every request on a lock session is one message of the simple query protocol: between the first message of the extended
+// Every request on a lock session is one message, of the simple query protocol or a call: between the first message of the extended
 // protocol and its Sync none of the server's timers runs, and a holder that freezes there keeps its lock for good.
 // https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY
 //
@@ -104,7 +104,7 @@ func (st statements) acquire(a acquireArgs) string {
 	if a.adopt || a.first {
 		b = append(b, infoSQL...)
 	}
-	b = append(b, "SELECT outcome,detail,message,backend,tokens FROM "...)
+	b = append(b, "SELECT outcome,detail,message,backend,tokens,functions FROM "...)
 	b = append(b, st.schema...)
 	b = append(b, ".acquire("...)
 	b = appendPID(b, a.pid)
@@ -115,7 +115,11 @@ func (st statements) acquire(a acquireArgs) string {
 	b = append(b, ',')
 	b = strconv.AppendBool(b, a.first)
 	b = append(b, ',')
-	b = a.take.appendTo(b)
+	if len(a.take.keys) == 0 {
+		b = append(b, "'{}',NULL"...)
+	} else {
+		b = a.take.appendTo(b)
+	}
 	b = appendMost(b, a.most)
 	return string(append(b, ");COMMIT"...))
 }
@@ -128,9 +132,7 @@ func (st statements) warmUp(pid uint32, settings string) string {
 	b = append(b, ".warm_up("...)
 	b = appendPID(b, pid)
 	b = append(b, settings...)
-	b = append(b, ");"...)
-	b = st.workOne(b, &workArgs{unlock: lockArgs{keys: []int64{0}}, clean: true})
-	return string(append(b, ";ROLLBACK"...))
+	return string(append(b, ");ROLLBACK"...))
 }
 
 // newReign raises the base of tokens. It has to be durable here before a token is drawn, and must not wait for a standby.
@@ -156,9 +158,6 @@ type workArgs struct {
 }
 
 func (st statements) work(b []byte, a *workArgs) []byte {
-	if a.single() {
-		return st.workOne(b, a)
-	}
 	b = append(b, "SELECT outcome,detail,message,unlocked,tokens,clock FROM "...)
 	b = append(b, st.schema...)
 	b = append(b, ".work("...)
@@ -184,55 +183,6 @@ func (st statements) work(b []byte, a *workArgs) []byte {
 	return b
 }
 
-// single reports whether one lock is unlocked or tried for, in the plain way and on a session that its process number tells.
-func (a *workArgs) single() bool {
-	return a.owner == "" && len(a.unlock.keys)+len(a.take.keys) == 1 && !a.unlock.mixed && !a.take.mixed && len(a.again.keys) == 0
-}
-
-// Answers of workOne besides a token, and 1 for a lock that was unlocked.
-const (
-	onePooler   = -1
-	oneRecovery = -2
-	oneFailed   = 0
-)
-
-// workOne is work for a single lock, as an expression: the server answers it in half of the time. What fails after the lock was
-// taken leaves it held, and has to be followed by undo. Names are qualified since the session has its role's search_path.
-func (st statements) workOne(b []byte, a *workArgs) []byte {
-	b = append(b, "SELECT CASE WHEN pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.<>) "...)
-	b = strconv.AppendUint(b, uint64(a.pid), 10)
-	b = append(b, " THEN -1 WHEN pg_catalog.pg_is_in_recovery() THEN -2 WHEN "...)
-	switch {
-	case len(a.take.keys) == 1:
-		b = appendCall(b, "pg_try_advisory_lock", a.take.keys[0])
-		b = append(b, " THEN "...)
-		b = append(b, st.schema...)
-		b = append(b, ".token(true) ELSE 0 END"...)
-	case a.clean:
-		b = appendCall(b, "pg_advisory_unlock", a.unlock.keys[0])
-		b = append(b, " THEN CASE WHEN pg_catalog.pg_advisory_unlock_all() IS NULL THEN 0 ELSE 1 END ELSE 0 END"...)
-	default:
-		b = appendCall(b, "pg_advisory_unlock", a.unlock.keys[0])
-		b = append(b, " THEN 1 ELSE 0 END"...)
-	}
-	if a.name != "" {
-		b = append(b, ",CASE WHEN pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) "...)
-		b = strconv.AppendUint(b, uint64(a.pid), 10)
-		b = append(b, " THEN pg_catalog.set_config('application_name',"...)
-		b = appendText(b, a.name)
-		b = append(b, "false) END"...)
-	}
-	return b
-}
-
-func appendCall(b []byte, function string, key int64) []byte {
-	b = append(b, "pg_catalog."...)
-	b = append(b, function...)
-	b = append(b, "('"...)
-	b = strconv.AppendInt(b, key, 10)
-	return append(b, "')"...)
-}
-
 // undo appends a statement that unlocks whatever of the locks is still held, and says which backend has done so.
 func (st statements) undo(b []byte, locks *lockArgs) []byte {
 	b = append(b, "SELECT pg_catalog.pg_backend_pid(),"...)
@@ -242,15 +192,13 @@ func (st statements) undo(b []byte, locks *lockArgs) []byte {
 	return append(b, ')')
 }
 
-// wait is one slice of waiting.
-func (st statements) wait(pid uint32, owner string, slice time.Duration, id LockID, mode lockMode) string {
-	b := append(make([]byte, 0, 160), "SELECT outcome,detail,message,tokens FROM "...)
+// wait is one slice of waiting, where it cannot be a call.
+func (st statements) wait(owner string, slice time.Duration, key int64, kind int) string {
+	b := append(make([]byte, 0, 160), "SELECT "...)
 	b = append(b, st.schema...)
-	b = append(b, ".wait("...)
-	b = appendPID(b, pid)
+	b = append(b, ".wait(NULL,"...)
 	b = appendText(b, owner)
 	b = strconv.AppendInt(b, slice.Milliseconds(), 10)
-	key, kind := id.packed(mode)
 	b = append(b, ",'"...)
 	b = strconv.AppendInt(b, key, 10)
 	b = append(b, "',"...)

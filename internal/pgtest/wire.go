@@ -20,6 +20,7 @@ const (
 	TypeCancel        byte = '!' // CancelRequest, untyped on the wire
 	typeEncryption    byte = '?' // SSLRequest or GSSENCRequest, untyped on the wire
 	TypeQuery         byte = 'Q'
+	TypeFunctionCall  byte = 'F'
 	TypeReadyForQuery byte = 'Z'
 	typeBackendKey    byte = 'K'
 )

@@ -1,0 +1,156 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// This file is the short way to a lock of its own on a connection of the pool that has been used for one before, or was made for it:
+// one call, by the caller itself, of a function that is known to be there. If the lock is free the owner starts, and makes the
+// rest of the settings. If anything is out of the ordinary, the long way in open.go is gone from the start.
+
+// A firstTry is what a caller leaves to the owner: a connection, and perhaps an answer that it did not wait for.
+type firstTry struct {
+	candidate   *candidate
+	outstanding bool
+	sent        time.Duration
+}
+
+// errSlowly is a call that failed in a way that only the long way can tell.
+var errSlowly = errors.New("the short way failed")
+
+// openHere opens the session for the caller, if the pool has a connection at hand, as far as that goes without waiting.
+func (s *session) openHere(ctx context.Context) {
+	c := idleCandidate(ctx, s.m.pool)
+	if c == nil {
+		go s.run() // ends with the session; Close waits for it
+		return
+	}
+	s.m.mu.Lock()
+	s.takeTries()
+	s.m.mu.Unlock()
+	call, short := s.callFor(c)
+	if !short {
+		s.goOn(&firstTry{candidate: c})
+		return
+	}
+	sent := s.m.now()
+	rows, err := c.ask(call, s.askedUntil(sent), ctx, s.ctx)
+	if timedOut(err) && errOr(ctx.Err(), s.ctx.Err()) != nil {
+		s.goOn(&firstTry{c, true, sent})
+		return
+	}
+	done, again, err := s.firstAnswer(c, sent, rows, err)
+	switch {
+	case !done || again:
+		s.goOn(&firstTry{candidate: c})
+	case s.conn != nil:
+		s.goOn(nil)
+	case errors.Is(err, errSlowly) || brokeOff(err):
+		s.takeBack()
+		s.goOn(nil)
+	default:
+		s.end(err)
+		s.cancel()
+		s.m.wg.Done()
+	}
+}
+
+// goOn starts the owner, which goes on where the caller stops.
+func (s *session) goOn(begun *firstTry) {
+	s.first = begun
+	go s.run() // ends with the session; Close waits for it
+}
+
+// askedUntil is when the answer to a first request would no longer be worth anything.
+func (s *session) askedUntil(sent time.Duration) time.Time {
+	return s.m.started.Add(sent + s.m.config.Lease - s.m.config.TrustMargin)
+}
+
+// callFor returns the call for the batch on c, if there is a short way.
+func (s *session) callFor(c *candidate) (call request, short bool) {
+	f, known := c.learned(s.m.sql.schema)
+	if f == nil || s.slowly || s.mark != "" || len(s.work.take.keys) != 1 || s.work.take.mixed {
+		return request{}, false
+	}
+	lease := s.m.config.Lease
+	s.m.mu.Lock()
+	if !s.m.verified {
+		lease = 0 // the first lock is looked at, on the long way
+	}
+	s.m.mu.Unlock()
+	s.name = s.m.sessionName(s.key)
+	return s.args.acquire(f, c.pid(), s.work.take.keys[0], lease, s.name, known), true
+}
+
+// firstCall goes the short way, or on with what a caller has begun. It reports whether that has led to an answer.
+func (s *session) firstCall(c *candidate) (done, again bool, err error) {
+	begun := s.first
+	s.first = nil
+	var rows [][][]byte
+	switch {
+	case begun == nil:
+		call, short := s.callFor(c)
+		if !short {
+			return false, false, nil
+		}
+		begun = &firstTry{candidate: c, sent: s.m.now()}
+		rows, err = c.ask(call, s.askedUntil(begun.sent), s.ctx)
+	case begun.outstanding:
+		rows, err = c.await(s.askedUntil(begun.sent), s.ctx)
+	default:
+		return false, false, nil
+	}
+	if timedOut(err) && s.ctx.Err() != nil { // the answer is cheaper than a new connection, and waits for nothing on the server
+		rows, err = c.await(time.Now().Add(closeTimeout))
+	}
+	return s.firstAnswer(c, begun.sent, rows, err)
+}
+
+// firstAnswer takes over the answer to the call.
+func (s *session) firstAnswer(c *candidate, sent time.Duration, rows [][][]byte, err error) (done, again bool, _ error) {
+	if statementError(err) != nil {
+		c.discard()
+		s.slowly = true
+		return true, false, errSlowly
+	}
+	if err != nil {
+		c.discard()
+		return true, false, classify(err)
+	}
+	token, ok := binaryInt64(rows[0][0])
+	other, refused := otherAnswer(token)
+	switch {
+	case !ok:
+		c.discard()
+		return true, false, errAnswer
+	case refused:
+		c.giveBack()
+		return true, false, other.refusal()
+	case token == callFailed || token == 0 && s.mayWait: // the long way makes the connection ours in either case
+		s.slowly = true
+		return false, false, nil
+	case token == 0:
+		return true, s.held(c), nil
+	}
+	f, _ := c.learned(s.m.sql.schema)
+	return true, false, s.adopt(c, reply{outcome: outcomeOK, backend: c.pid(), tokens: []int64{token}, functions: *f}, sent)
+}
+
+// completeSettings makes the settings of a session that was opened the short way.
+func (s *session) completeSettings() error {
+	m := s.m
+	args := acquireArgs{pid: s.pid, take: &lockArgs{}, most: -1, adopt: true}
+	reply, sent, err := s.acquire(args, func(sql string) ([][][]byte, error) {
+		return s.conn.roundTrip(request{sql: sql}, m.started.Add(s.trusted()))
+	})
+	if err == nil {
+		err = reply.refusal()
+	}
+	if err != nil {
+		return err
+	}
+	s.calls, s.complete = reply.functions, true
+	return s.extend(sent)
+}
