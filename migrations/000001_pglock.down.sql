@@ -1,7 +1,7 @@
 -- Tokens start again from 1 when the schema is created again: fences that were raised in other databases then refuse every
 -- write. The schema itself stays, since an administrator may have made it.
 drop function "pglock".key(text, text);
-drop function "pglock".warm_up(integer, text[]);
+drop function "pglock".warm_up(bigint, text[]);
 drop function "pglock".wait(integer, text, integer, bigint, smallint);
 drop function "pglock".exchange(integer, bigint[], boolean, bigint[]);
 drop function "pglock".unlock_one(integer, bigint, boolean);

@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"sync"
 )
 
 // TryAcquire acquires the lock for key if nobody holds it, in one round trip where a connection is at hand.
@@ -64,16 +63,16 @@ func (m *manager) acquire(ctx context.Context, key string, mode lockMode, try bo
 	if ctx.Err() != nil {
 		return nil, waitEnded(ctx, nil)
 	}
-	w, _ := spareWaiters.Get().(*waiter)
+	w, _ := m.spareWaiters.Get().(*waiter)
+	if w == nil {
+		w = &waiter{done: make(chan bool, 1)}
+	}
 	*w = waiter{ctx: ctx, key: key, mode: mode, try: try, done: w.done}
 	lock, err := m.submit(ctx, w, id)
 	*w = waiter{done: w.done}
-	spareWaiters.Put(w)
+	m.spareWaiters.Put(w)
 	return lock, err
 }
-
-// spareWaiters are waiters that nobody refers to any more.
-var spareWaiters = sync.Pool{New: func() any { return &waiter{done: make(chan bool, 1)} }}
 
 // submit queues w and returns its answer.
 func (m *manager) submit(ctx context.Context, w *waiter, id LockID) (*Lock, error) {

@@ -33,12 +33,13 @@ func parseFunctions(b []byte) (functions, error) {
 	return functions{at(0), at(1), at(2), at(3), at(4)}, nil
 }
 
-// acquire returns the first call on a connection, for one lock. A lease of 0 only asks whether the lock is free.
+// acquire returns the first call on a connection, for one lock. A lease below 0 only asks whether the lock is free, one of
+// 0 draws no token.
 func (a *args) acquire(f *functions, pid uint32, key int64, lease time.Duration, name string, known bool) request {
 	a.begin()
 	a.int32(pid)
 	a.int64(key)
-	if lease == 0 {
+	if lease < 0 {
 		a.null()
 	} else {
 		a.int32(uint32(lease.Milliseconds()))
@@ -66,6 +67,15 @@ type args struct {
 	flat  []byte
 	ends  []int // of each argument in flat; negative for NULL
 	calls pgproto3.FunctionCall
+}
+
+// unlock returns the call that unlocks one lock.
+func (a *args) unlock(f *functions, pid uint32, key int64) request {
+	a.begin()
+	a.int32(pid)
+	a.int64(key)
+	a.bool(false)
+	return a.of(f.unlockOne)
 }
 
 // begin starts a call.

@@ -4,18 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// This file is the only one that opens, hijacks and closes connections. A connection is a candidate until a lock has been
+// This file is the only one that opens, hijacks and closes connections; what is said on them goes through wire.go. A connection is a candidate until a lock has been
 // taken on it, or until it is to wait for one: then it is hijacked out of the pool and becomes a lockConn, which belongs
 // to one goroutine until it is closed. It never goes back.
 
@@ -38,12 +33,34 @@ type candidate struct {
 	pooled   *pgxpool.Conn // nil if it was dialled, or has left the pool
 	fromPool bool
 	conn     *pgx.Conn
-	wire     *wire
+	*kept
 }
+
+// kept is what is kept with a connection from one lock to the next, in pgconn's CustomData.
+type kept struct {
+	wire      *wire
+	args      args
+	functions functions // that its server has; zero where that is not known yet
+	known     bool      // the reign was found current
+}
+
+// keptWith returns what is kept with a connection for the Lockers of a schema.
+func keptWith(conn *pgx.Conn, schema string) *kept {
+	data := conn.PgConn().CustomData()
+	k, _ := data[customData+schema].(*kept)
+	if k == nil {
+		k = &kept{wire: newWire(conn)}
+		data[customData+schema] = k
+	}
+	return k
+}
+
+// customData begins the name of what is kept.
+const customData = "pglock "
 
 // openCandidate takes a connection from the pool if the pool can give one soon. If all are busy with the service's own work it
 // dials one instead: holders that wait behind the workers that wait for them would stop the whole service.
-func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
+func openCandidate(ctx context.Context, pool *pgxpool.Pool, schema string) (*candidate, error) {
 	for {
 		stat := pool.Stat()
 		busy := stat.IdleConns() == 0 && stat.TotalConns() >= stat.MaxConns()
@@ -56,13 +73,13 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) 
 		cancel()
 		switch {
 		case err == nil:
-			return pooledCandidate(pooled), nil
+			return pooledCandidate(pooled, schema), nil
 		case ctx.Err() != nil:
 			return nil, unavailable(fmt.Errorf("no connection in time: %w", ctx.Err()))
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, unavailable(err)
 		case busy:
-			return dial(ctx, pool)
+			return dial(ctx, pool, schema)
 		}
 		awaitConnection(ctx, pool)
 	}
@@ -88,7 +105,7 @@ func awaitConnection(ctx context.Context, pool *pgxpool.Pool) {
 }
 
 // idleCandidate takes a connection from the pool if it has one at hand, and returns nil if that is not so.
-func idleCandidate(ctx context.Context, pool *pgxpool.Pool) *candidate {
+func idleCandidate(ctx context.Context, pool *pgxpool.Pool, schema string) *candidate {
 	if pool.Stat().IdleConns() == 0 {
 		return nil
 	}
@@ -98,15 +115,15 @@ func idleCandidate(ctx context.Context, pool *pgxpool.Pool) *candidate {
 	if err != nil {
 		return nil // who asks with more patience finds out why
 	}
-	return pooledCandidate(pooled)
+	return pooledCandidate(pooled, schema)
 }
 
-func pooledCandidate(pooled *pgxpool.Conn) *candidate {
-	return &candidate{pooled: pooled, fromPool: true, conn: pooled.Conn(), wire: newWire(pooled.Conn())}
+func pooledCandidate(pooled *pgxpool.Conn, schema string) *candidate {
+	return &candidate{pooled: pooled, fromPool: true, conn: pooled.Conn(), kept: keptWith(pooled.Conn(), schema)}
 }
 
 // dial connects as the pool would.
-func dial(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
+func dial(ctx context.Context, pool *pgxpool.Pool, schema string) (*candidate, error) {
 	config := pool.Config()
 	config.ConnConfig.Tracer = nil // the lock connection's traffic is not the user's
 	if config.BeforeConnect != nil {
@@ -124,12 +141,12 @@ func dial(ctx context.Context, pool *pgxpool.Pool) (*candidate, error) {
 			return nil, unavailable(fmt.Errorf("AfterConnect: %w", err))
 		}
 	}
-	return &candidate{conn: conn, wire: newWire(conn)}, nil
+	return &candidate{conn: conn, kept: keptWith(conn, schema)}, nil
 }
 
-// exec sends one simple message: see wire.ask. When ctx ends it waits a little longer for the answer, which is cheaper than
+// exec sends one message: see wire.ask. When ctx ends it waits a little longer for the answer, which is cheaper than
 // a new connection: nothing that is asked here waits on the server. On any error the connection must be discarded.
-func (c *candidate) exec(ctx context.Context, sql string) ([][][]byte, error) {
+func (c *candidate) exec(ctx context.Context, r request) ([][][]byte, error) {
 	deadline, _ := ctx.Deadline()
 	if err := c.wire.net.SetDeadline(deadline); err != nil {
 		return nil, err
@@ -139,7 +156,7 @@ func (c *candidate) exec(ctx context.Context, sql string) ([][][]byte, error) {
 		_ = c.wire.net.SetDeadline(time.Now().Add(closeTimeout))
 		close(hurried)
 	})
-	rows, err := c.wire.ask(request{sql: sql})
+	rows, err := c.wire.ask(r)
 	if !stop() {
 		<-hurried // or the deadline would be set on a connection that is in the pool again
 		if err != nil {
@@ -149,9 +166,9 @@ func (c *candidate) exec(ctx context.Context, sql string) ([][][]byte, error) {
 	return rows, err
 }
 
-// ask sends one message and reads the answer, until the deadline or until one of ctxs ends; then the error is timedOut, and the
-// answer may be awaited. On any other error the connection must be discarded.
-func (c *candidate) ask(r request, deadline time.Time, ctxs ...context.Context) ([][][]byte, error) {
+// ask sends one message and reads the answer, until the deadline or until ctx ends; then the error is timedOut, and the answer may
+// be awaited. On any other error the connection must be discarded.
+func (c *candidate) ask(ctx context.Context, r request, deadline time.Time) ([][][]byte, error) {
 	if err := c.wire.net.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
@@ -162,41 +179,17 @@ func (c *candidate) ask(r request, deadline time.Time, ctxs ...context.Context) 
 		}
 		return nil, err
 	}
-	return c.wire.hear(ctxs...)
+	return c.wire.hear(ctx)
 }
 
 var errUnsent = fmt.Errorf("%w: the request could not be sent in time", ErrUnavailable)
 
 // await goes on reading the answer to ask.
-func (c *candidate) await(deadline time.Time, ctxs ...context.Context) ([][][]byte, error) {
+func (c *candidate) await(ctx context.Context, deadline time.Time) ([][][]byte, error) {
 	if err := c.wire.net.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	return c.wire.hear(ctxs...)
-}
-
-// learn keeps with the connection what functions of a schema its server has, and whether the reign was found current there.
-func (c *candidate) learn(schema string, f functions, known bool) {
-	if f.acquireOne != 0 {
-		c.conn.PgConn().CustomData()[customData+schema] = &learned{f, known}
-	}
-}
-
-// customData begins the name of what is kept with a connection.
-const customData = "pglock "
-
-type learned struct {
-	functions functions
-	known     bool
-}
-
-// learned returns what was learned, nil if nothing was.
-func (c *candidate) learned(schema string) (f *functions, known bool) {
-	l, ok := c.conn.PgConn().CustomData()[customData+schema].(*learned)
-	if !ok {
-		return nil, false
-	}
-	return &l.functions, l.known
+	return c.wire.hear(ctx)
 }
 
 func (c *candidate) pid() uint32 { return c.conn.PgConn().PID() }
@@ -229,9 +222,6 @@ func abandon(conn *pgx.Conn) {
 	_ = conn.PgConn().Close(context.Background()) // fails on the closed socket, which takes no time
 }
 
-// past is a deadline that ends reads and writes at once.
-func past() time.Time { return time.Unix(1, 0) }
-
 // adopt makes the connection ours.
 func (c *candidate) adopt() *lockConn {
 	if c.pooled != nil {
@@ -240,134 +230,7 @@ func (c *candidate) adopt() *lockConn {
 	return &lockConn{wire: c.wire, conn: c.conn}
 }
 
-// A wire speaks in whole messages, each a request of its own. It goes through the frontend itself and not through pgconn, whose answer to a
-// request that is cut short is a goroutine that tries for up to 15 seconds to cancel it, and keeps the socket open
-// meanwhile, and with it a lock that the request may have taken.
-//
-// One goroutine reads. Requests may be sent by others, one at a time and none before the last was answered.
-type wire struct {
-	net     net.Conn
-	sending sync.Mutex // for what is sent: a farewell may come while somebody sends
-	front   *pgproto3.Frontend
-	rows    [][][]byte // of the answer so far; memory is used again
-	flat    []byte
-	failed  *pgconn.PgError       // in the answer so far
-	unsent  atomic.Pointer[error] // why the socket was closed by somebody who sent
-}
-
-func newWire(conn *pgx.Conn) *wire {
-	return &wire{net: conn.PgConn().Conn(), front: conn.PgConn().Frontend()}
-}
-
-// ask sends one message and reads the answer up to ReadyForQuery. It returns the rows of all results, of a call the one value; they
-// are valid until the next request. An error of the server is a *pgconn.PgError, after which the connection is in step; any
-// other error ends the connection.
-func (c *wire) ask(r request) ([][][]byte, error) {
-	c.reset()
-	if err := c.send(r); err != nil {
-		return nil, err
-	}
-	return c.receive()
-}
-
-// reset forgets the last answer.
-func (c *wire) reset() {
-	c.rows, c.flat, c.failed = c.rows[:0], c.flat[:0], nil
-}
-
-func (c *wire) send(r request) error {
-	c.sending.Lock()
-	defer c.sending.Unlock()
-	c.front.Send(r.message())
-	return c.front.Flush()
-}
-
-// receive reads the rest of an answer, or what the server says unasked if nothing was sent: something that ends the session
-// is an error, the rest does not concern us. After an error that timedOut reports it may be called again.
-func (c *wire) receive() ([][][]byte, error) {
-	for {
-		message, err := c.front.Receive()
-		if err != nil {
-			if timedOut(err) {
-				return nil, err
-			}
-			if unsent := c.unsent.Load(); unsent != nil {
-				err = *unsent
-			}
-			return nil, errors.Join(pgErrorOrNil(c.failed), err)
-		}
-		switch message := message.(type) {
-		case *pgproto3.DataRow:
-			c.keep(message.Values...)
-		case *pgproto3.FunctionCallResponse:
-			c.keep(message.Result)
-		case *pgproto3.ErrorResponse:
-			c.failed = pgconn.ErrorResponseToPgError(message)
-			if c.failed.SeverityUnlocalized == "FATAL" || c.failed.SeverityUnlocalized == "PANIC" {
-				return nil, c.failed
-			}
-		case *pgproto3.ReadyForQuery:
-			if c.failed != nil {
-				return nil, c.failed
-			}
-			return c.rows, nil
-		}
-	}
-}
-
-// hear is receive for whom the end of a context may end it. The read deadline is then in the past.
-func (c *wire) hear(ctxs ...context.Context) ([][][]byte, error) {
-	var ended sync.WaitGroup
-	var stops [2]func() bool
-	for i, ctx := range ctxs {
-		if ctx.Done() == nil {
-			continue
-		}
-		ended.Add(1)
-		stops[i] = context.AfterFunc(ctx, func() {
-			_ = c.net.SetReadDeadline(past())
-			ended.Done()
-		})
-	}
-	rows, err := c.receive()
-	for _, stop := range stops {
-		if stop != nil && stop() {
-			ended.Done()
-		}
-	}
-	ended.Wait() // or the deadline would be set for whoever reads next
-	return rows, err
-}
-
-// timedOut reports whether a read ended by its deadline.
-func timedOut(err error) bool {
-	timeout, ok := errors.AsType[net.Error](err)
-	return ok && timeout.Timeout()
-}
-
-// keep copies a row out of the frontend's buffer.
-func (c *wire) keep(values ...[]byte) {
-	row := make([][]byte, len(values))
-	for i, value := range values {
-		if value == nil {
-			continue
-		}
-		from := len(c.flat)
-		c.flat = append(c.flat, value...)
-		row[i] = c.flat[from:len(c.flat):len(c.flat)]
-	}
-	c.rows = append(c.rows, row)
-}
-
-// pgErrorOrNil keeps a nil pointer from becoming an error that is not nil.
-func pgErrorOrNil(err *pgconn.PgError) error {
-	if err == nil {
-		return nil
-	}
-	return err
-}
-
-// A lockConn is a connection that is ours. All of its methods belong to the session's owner goroutine, except sendFor and wake.
+// A lockConn is a connection that is ours. All of its methods belong to the session's owner goroutine, except sendFor and hurry.
 type lockConn struct {
 	*wire
 	conn *pgx.Conn
@@ -392,11 +255,6 @@ func (c *lockConn) sendFor(r request, deadline time.Time) {
 		c.unsent.Store(&err)
 		_ = c.net.Close()
 	}
-}
-
-// wake ends the owner's read. It may be called from any goroutine that has put the owner out of its sleep, under manager.mu.
-func (c *lockConn) wake() {
-	_ = c.net.SetReadDeadline(past()) // a closed socket has ended the read already
 }
 
 // close says farewell and closes. The server ends the session when it reads either.

@@ -79,7 +79,7 @@ func (m *manager) unlockAsking(ctx context.Context, timeout time.Duration) {
 		s := mu.opened[0]
 		mu.opened, mu.told = append(mu.opened[:0], nil)[:0], nil
 		mu.Mutex.Unlock()
-		told.tell()
+		mu.tellAll(told)
 		s.openHere(ctx)
 	case len(mu.woken) == 1 && len(mu.opened) == 0 && mu.woken[0].kicked && mu.woken[0].maySend() && !mu.woken[0].stop:
 		s := mu.woken[0]
@@ -87,7 +87,7 @@ func (m *manager) unlockAsking(ctx context.Context, timeout time.Duration) {
 		s.kicked, s.driven = false, true
 		s.compose()
 		mu.Mutex.Unlock()
-		told.tell()
+		mu.tellAll(told)
 		s.driveFor(ctx, timeout)
 	default:
 		mu.Unlock()

@@ -22,13 +22,14 @@ var errSlowly = errors.New("the short way failed")
 
 // openHere opens the session for the caller, if the pool has a connection at hand, as far as that goes without waiting.
 func (s *session) openHere(ctx context.Context) {
-	c := idleCandidate(ctx, s.m.pool)
+	c := idleCandidate(ctx, s.m.pool, s.m.sql.schema)
 	if c == nil {
-		go s.run() // ends with the session; Close waits for it
+		s.goOn(nil)
 		return
 	}
 	s.m.mu.Lock()
 	s.takeTries()
+	s.here = c
 	s.m.mu.Unlock()
 	call, short := s.callFor(c)
 	if !short {
@@ -36,8 +37,11 @@ func (s *session) openHere(ctx context.Context) {
 		return
 	}
 	sent := s.m.now()
-	rows, err := c.ask(call, s.askedUntil(sent), ctx, s.ctx)
-	if timedOut(err) && errOr(ctx.Err(), s.ctx.Err()) != nil {
+	rows, err := c.ask(ctx, call, s.askedUntil(sent))
+	s.m.mu.Lock()
+	s.here = nil
+	s.m.mu.Unlock()
+	if timedOut(err) && s.m.now() < sent+s.m.config.Lease-s.m.config.TrustMargin {
 		s.goOn(&firstTry{c, true, sent})
 		return
 	}
@@ -52,7 +56,6 @@ func (s *session) openHere(ctx context.Context) {
 		s.goOn(nil)
 	default:
 		s.end(err)
-		s.cancel()
 		s.m.wg.Done()
 	}
 }
@@ -60,7 +63,9 @@ func (s *session) openHere(ctx context.Context) {
 // goOn starts the owner, which goes on where the caller stops.
 func (s *session) goOn(begun *firstTry) {
 	s.first = begun
-	go s.run() // ends with the session; Close waits for it
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	s.start()
 }
 
 // askedUntil is when the answer to a first request would no longer be worth anything.
@@ -70,18 +75,17 @@ func (s *session) askedUntil(sent time.Duration) time.Time {
 
 // callFor returns the call for the batch on c, if there is a short way.
 func (s *session) callFor(c *candidate) (call request, short bool) {
-	f, known := c.learned(s.m.sql.schema)
-	if f == nil || s.slowly || s.mark != "" || len(s.work.take.keys) != 1 || s.work.take.mixed {
+	if c.functions.acquireOne == 0 || s.slowly || s.mark != "" || len(s.work.take.keys) != 1 || s.work.take.mixed {
 		return request{}, false
 	}
 	lease := s.m.config.Lease
 	s.m.mu.Lock()
 	if !s.m.verified {
-		lease = 0 // the first lock is looked at, on the long way
+		lease = -1 // the first lock is looked at, on the long way
 	}
 	s.m.mu.Unlock()
 	s.name = s.m.sessionName(s.key)
-	return s.args.acquire(f, c.pid(), s.work.take.keys[0], lease, s.name, known), true
+	return c.args.acquire(&c.functions, c.pid(), s.work.take.keys[0], lease, s.name, c.known), true
 }
 
 // firstCall goes the short way, or on with what a caller has begun. It reports whether that has led to an answer.
@@ -96,14 +100,14 @@ func (s *session) firstCall(c *candidate) (done, again bool, err error) {
 			return false, false, nil
 		}
 		begun = &firstTry{candidate: c, sent: s.m.now()}
-		rows, err = c.ask(call, s.askedUntil(begun.sent), s.ctx)
+		rows, err = c.ask(s.ctx, call, s.askedUntil(begun.sent))
 	case begun.outstanding:
-		rows, err = c.await(s.askedUntil(begun.sent), s.ctx)
+		rows, err = c.await(s.ctx, s.askedUntil(begun.sent))
 	default:
 		return false, false, nil
 	}
 	if timedOut(err) && s.ctx.Err() != nil { // the answer is cheaper than a new connection, and waits for nothing on the server
-		rows, err = c.await(time.Now().Add(closeTimeout))
+		rows, err = c.await(context.Background(), time.Now().Add(closeTimeout))
 	}
 	return s.firstAnswer(c, begun.sent, rows, err)
 }
@@ -134,8 +138,7 @@ func (s *session) firstAnswer(c *candidate, sent time.Duration, rows [][][]byte,
 	case token == 0:
 		return true, s.held(c), nil
 	}
-	f, _ := c.learned(s.m.sql.schema)
-	return true, false, s.adopt(c, reply{outcome: outcomeOK, backend: c.pid(), tokens: []int64{token}, functions: *f}, sent)
+	return true, false, s.adopt(c, reply{outcome: outcomeOK, backend: c.pid(), tokens: []int64{token}, functions: c.functions}, sent)
 }
 
 // completeSettings makes the settings of a session that was opened the short way.

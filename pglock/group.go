@@ -59,11 +59,11 @@ func (m *manager) knowLimits(ctx context.Context) error {
 	if known {
 		return nil
 	}
-	candidate, err := openCandidate(ctx, m.pool)
+	candidate, err := openCandidate(ctx, m.pool, m.sql.schema)
 	if err != nil {
 		return err
 	}
-	rows, err := candidate.exec(ctx, infoSQL)
+	rows, err := candidate.exec(ctx, request{sql: infoSQL})
 	if err != nil {
 		candidate.discard()
 		return classify(err)

@@ -139,18 +139,18 @@ func errOr(errs ...error) error {
 func (l *Lock) Release(ctx context.Context) error {
 	m := l.m
 	ctx = m.traceReleaseStart(ctx, l)
-	err := l.release()
+	err := l.release(context.WithoutCancel(ctx))
 	m.traceReleaseEnd(ctx, l, err)
 	return l.wrap("release", err)
 }
 
-func (l *Lock) release() error {
+func (l *Lock) release(ctx context.Context) error {
 	_ = l.Err() // a lock whose trust is over is lost, not released
 	l.end(&ErrReleased)
 	m := l.m
 	m.mu.Lock()
 	m.startRelease(l)
-	m.unlockAsking(context.Background(), m.config.ReleaseTimeout)
+	m.unlockAsking(ctx, m.config.ReleaseTimeout)
 	return l.released()
 }
 
@@ -290,7 +290,7 @@ func (s *session) forceEnd() {
 
 // cut is forceEnd with manager.mu held.
 func (s *session) cut() {
-	s.cancel()
+	s.abort()
 	if s.conn != nil {
 		_ = s.conn.net.Close() // the owner finds it closed
 	}

@@ -109,7 +109,7 @@ func (m *manager) shutDown() error {
 		}
 		if s.state == opening {
 			s.unwanted = true
-			s.cancel()
+			s.abort()
 		}
 		m.retire(s)
 		s.wake()

@@ -29,6 +29,8 @@ type manager struct {
 	open    context.Context //nolint:containedctx // ends when the Locker is closed
 	shut    context.CancelFunc
 
+	spareWaiters sync.Pool // that nobody refers to any more
+
 	// mu guards everything below, and the fields of sessions, keyStates and waiters that say so. Nothing that waits for
 	// the network, for a user's function or for another goroutine may be done under it.
 	mu          mutex
@@ -148,8 +150,7 @@ func (m *manager) withRoom(n int) *session {
 
 // newSession makes a session that first tries for w. Whoever unlocks m.mu starts it. m.mu is held.
 func (m *manager) newSession(w *waiter) *session {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.ctx))
-	s := &session{m: m, ctx: ctx, cancel: cancel, key: w.key, kick: make(chan struct{}, 1)}
+	s := &session{m: m, values: w.ctx, key: w.key, kick: make(chan struct{}, 1)}
 	if m.config.AllowPooler {
 		s.mark = rand.Text()
 	}
@@ -335,14 +336,19 @@ func (m *manager) sessionName(key string) string {
 	if m.app != "" {
 		name = m.app + " " + name
 	}
-	name = strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, shortenTo(name, 4*most))
+	name = shortenTo(name, 4*most)
+	if strings.IndexFunc(name, notPlain) >= 0 {
+		name = strings.Map(func(r rune) rune {
+			if notPlain(r) {
+				return '?'
+			}
+			return r
+		}, name)
+	}
 	return shortenTo(name, most)
 }
+
+func notPlain(r rune) bool { return r < ' ' || r > '~' }
 
 func shortenTo(s string, most int) string {
 	return s[:min(len(s), most)]

@@ -12,6 +12,7 @@ type mutex struct {
 	woken  []*session
 	opened []*session
 	told   *told
+	spare  sync.Pool // of *told
 }
 
 // told are those who are to be told something.
@@ -20,12 +21,13 @@ type told struct {
 	locks   []*Lock
 }
 
-var spareTold = sync.Pool{New: func() any { return new(told) }}
-
 // tell returns where those are put who are to be told something. manager.mu is held.
 func (mu *mutex) tell() *told {
 	if mu.told == nil {
-		mu.told, _ = spareTold.Get().(*told)
+		mu.told, _ = mu.spare.Get().(*told)
+	}
+	if mu.told == nil {
+		mu.told = new(told)
 	}
 	return mu.told
 }
@@ -61,12 +63,12 @@ func (mu *mutex) Unlock() {
 	mu.told = nil
 	for i, s := range mu.opened {
 		mu.opened[i] = nil
-		go s.run() // ends with the session; Close waits for it
+		s.start()
 	}
 	mu.opened = mu.opened[:0]
 	if len(mu.woken) == 0 {
 		mu.Mutex.Unlock()
-		told.tell()
+		mu.tellAll(told)
 		return
 	}
 	var one [1]outgoing // usually it is one, which needs no memory then
@@ -77,7 +79,7 @@ func (mu *mutex) Unlock() {
 			s.kicked = false
 			s.kick <- struct{}{} // does not block: there is one for each rest
 		case !s.maySend():
-			s.conn.wake() // under the mutex, so that it ends no other read than this one
+			s.conn.hurry() // under the mutex, so that it ends no other read than this one
 		default:
 			s.compose()
 			s.asked = true
@@ -90,10 +92,11 @@ func (mu *mutex) Unlock() {
 	for _, o := range out {
 		o.conn.sendFor(o.message, o.deadline)
 	}
-	told.tell()
+	mu.tellAll(told)
 }
 
-func (t *told) tell() {
+// tellAll is called without the mutex.
+func (mu *mutex) tellAll(t *told) {
 	if t == nil {
 		return
 	}
@@ -106,5 +109,5 @@ func (t *told) tell() {
 	clear(t.waiters)
 	clear(t.locks)
 	t.waiters, t.locks = t.waiters[:0], t.locks[:0]
-	spareTold.Put(t)
+	mu.spare.Put(t)
 }

@@ -31,7 +31,7 @@ func (s *session) nextCandidate() (*candidate, error) {
 	if s.first != nil {
 		return s.first.candidate, nil
 	}
-	return openCandidate(s.ctx, s.m.pool)
+	return openCandidate(s.ctx, s.m.pool, s.m.sql.schema)
 }
 
 // takeBack lets what was asked for on a connection that is gone be asked for once more.
@@ -75,7 +75,7 @@ func (s *session) firstTries(c *candidate) (again bool, err error) {
 		s.complete = true
 		return false, s.adopt(c, reply, sent)
 	case reply.outcome == outcomeHeld:
-		c.learn(s.m.sql.schema, reply.functions, false)
+		c.functions = reply.functions
 		return s.held(c), nil
 	case reply.outcome == outcomeError:
 		c.discard()
@@ -108,7 +108,7 @@ func (s *session) askCandidate(c *candidate) (reply, time.Duration, error) {
 	return s.acquire(args, func(sql string) ([][][]byte, error) {
 		ctx, cancel := context.WithTimeout(s.ctx, s.m.config.Lease-s.m.config.TrustMargin)
 		defer cancel()
-		return c.exec(ctx, sql)
+		return c.exec(ctx, request{sql: sql})
 	})
 }
 

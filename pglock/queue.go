@@ -341,7 +341,7 @@ func (m *manager) unwanted(ks *keyState) {
 	case frontTrying:
 		if s := ks.session; s.state == opening && !s.wanted() {
 			s.unwanted = true
-			s.cancel()
+			s.abort()
 		}
 	}
 	m.drop(ks)

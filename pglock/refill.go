@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -35,22 +36,48 @@ func (m *manager) needsRefill() bool {
 	return stat.IdleConns() == 0 && stat.TotalConns() < stat.MaxConns()
 }
 
-// warmUp has a new backend compile what the next lock on it will need, which takes it as long as its start did, and gives the
-// connection back as it was: everything is rolled back, and no lock is taken.
+// warmUp has a new backend compile and touch what the next lock on it will need, which takes it as long as its start did, and gives
+// the connection back as it was: all settings are rolled back, and no token is drawn. For a moment a lock is held that nobody else
+// wants: less than the real thing leaves half of the work to the first lock.
 func (m *manager) warmUp(ctx context.Context, c *candidate) {
-	m.mu.Lock()
-	list := settings(m.config.Lease, "", sessionPrefix, m.refused)
-	m.mu.Unlock()
-	rows, err := c.exec(ctx, m.sql.warmUp(c.pid(), list))
-	if err != nil {
+	if m.config.AllowPooler { // it would be somebody else's backend
+		c.giveBack()
+		return
+	}
+	if m.takeBriefly(ctx, c) != nil {
 		c.discard() // the next try finds out why
 		return
 	}
-	if f, err := parseFunctions(rows[0][0]); err == nil {
-		c.learn(m.sql.schema, f, true)
-	}
 	c.giveBack()
 }
+
+func (m *manager) takeBriefly(ctx context.Context, c *candidate) error {
+	m.mu.Lock()
+	list := settings(m.config.Lease, "", sessionPrefix, m.refused)
+	m.mu.Unlock()
+	rows, err := c.exec(ctx, request{sql: m.sql.warmUp(c.pid(), list)})
+	if err != nil {
+		return err
+	}
+	f, err := parseFunctions(rows[0][0])
+	if err != nil {
+		return err
+	}
+	if (f != functions{}) {
+		key := warmKey()
+		if _, err = c.exec(ctx, c.args.acquire(&f, c.pid(), key, 0, sessionPrefix, true)); err == nil {
+			_, err = c.exec(ctx, c.args.unlock(&f, c.pid(), key))
+		}
+		c.functions, c.known = f, true
+	}
+	if err == nil {
+		_, err = c.exec(ctx, request{sql: rollbackSQL})
+	}
+	return err
+}
+
+// warmKey is the lock that warmUp takes: one in 2 to the power of 64.
+func warmKey() int64 { return int64(rand.Uint64()) }
 
 // runRefill makes a connection, and another if one was taken meanwhile.
 func (m *manager) runRefill() {
@@ -58,7 +85,7 @@ func (m *manager) runRefill() {
 		if m.needsRefill() {
 			ctx, cancel := context.WithTimeout(m.open, refillTimeout)
 			if conn, err := m.pool.Acquire(ctx); err == nil {
-				m.warmUp(ctx, pooledCandidate(conn))
+				m.warmUp(ctx, pooledCandidate(conn, m.sql.schema))
 			}
 			cancel()
 		}

@@ -20,6 +20,7 @@ const (
 // heartbeats. Requests that come while a round trip is out go together in the next one. It never connects again.
 type session struct {
 	m      *manager
+	values context.Context //nolint:containedctx // of the first caller
 	ctx    context.Context //nolint:containedctx // of opening; it ends when nobody wants the session any more
 	cancel context.CancelFunc
 	mark   string // owner mark behind an allowed pooler
@@ -37,6 +38,7 @@ type session struct {
 	parked   bool
 	stop     bool // to be closed when the owner gets to it
 	unwanted bool // cancelled while opening
+	aborted  bool // so is ctx, if it has begun
 	asleep   bool // the owner listens, or is about to; whoever clears it may send in its place
 	asked    bool // somebody has
 	resting  bool // the owner waits for a kick, and does not listen; whoever clears it sends one
@@ -46,6 +48,7 @@ type session struct {
 	handed   handed
 	active   time.Duration // of the last answer to a single request
 	conn     *lockConn
+	here     *candidate // what a caller asks on while opening
 
 	watch    *time.Timer // runs while watching
 	watching bool        // releases are watched
@@ -98,6 +101,26 @@ func (s *session) wanted() bool {
 // busy reports whether requests wait for the owner. manager.mu is held.
 func (s *session) busy() bool {
 	return len(s.unlocks) > 0 || len(s.tries) > 0 || len(s.pings) > 0
+}
+
+// start starts the owner. manager.mu is held.
+func (s *session) start() {
+	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(s.values))
+	if s.aborted {
+		s.cancel()
+	}
+	go s.run() // ends with the session; Close waits for it
+}
+
+// abort ends the opening of s, whoever is at it. manager.mu is held.
+func (s *session) abort() {
+	s.aborted = true
+	if s.cancel != nil {
+		s.cancel()
+	}
+	if s.here != nil {
+		s.here.wire.hurry()
+	}
 }
 
 // run is the owner. It ends when the session has ended, and so outlives the call that started it.

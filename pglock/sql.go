@@ -18,6 +18,8 @@ const (
 	// beginSQL overrides the defaults of a role or database that would make taking a lock fail or wait.
 	beginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE NOT DEFERRABLE;"
 
+	rollbackSQL = "ROLLBACK"
+
 	// infoSQL reads what budgets and slices depend on. A time-out of -1 means never.
 	infoSQL = `SELECT current_setting('max_locks_per_transaction')::bigint
   * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint),
@@ -124,7 +126,7 @@ func (st statements) acquire(a acquireArgs) string {
 	return string(append(b, ");COMMIT"...))
 }
 
-// warmUp runs what a dedicated lock needs for no lock at all, in a transaction that is rolled back: there is no process 0.
+// warmUp runs what a dedicated lock needs, for no lock at all, in a transaction that is to be rolled back.
 func (st statements) warmUp(pid uint32, settings string) string {
 	b := append(make([]byte, 0, 1024), beginSQL...)
 	b = append(b, "SELECT "...)
@@ -132,7 +134,7 @@ func (st statements) warmUp(pid uint32, settings string) string {
 	b = append(b, ".warm_up("...)
 	b = appendPID(b, pid)
 	b = append(b, settings...)
-	return string(append(b, ");ROLLBACK"...))
+	return string(append(b, ')'))
 }
 
 // newReign raises the base of tokens. It has to be durable here before a token is drawn, and must not wait for a standby.

@@ -56,7 +56,7 @@ func ofTrust() []mutant {
 		}}, checks, "TestP12_HeartbeatsKeepALock"},
 		{"extended-protocol", []edit{
 			{
-				"pglock/conn.go",
+				"pglock/wire.go",
 				"\tc.front.Send(r.message())\n",
 				`	if strings.Contains(r.sql, ".work(") {
 		c.front.SendParse(&pgproto3.Parse{Query: r.sql})
@@ -69,7 +69,7 @@ func ofTrust() []mutant {
 	}
 `,
 			},
-			{"pglock/conn.go", "\t\"net\"\n", "\t\"net\"\n\t\"strings\"\n"},
+			{"pglock/wire.go", "\t\"net\"\n", "\t\"net\"\n\t\"strings\"\n"},
 		}, checks, "TestP4_NoMomentWithoutATimer"},
 		{"loss-forgotten", []edit{{
 			"pglock/loss.go",
@@ -118,8 +118,8 @@ func ofSessions() []mutant {
 		}}, checks, "TestP5_WaiterWhoseSessionIsEndedGoesOn"},
 		{"contended-try-keeps-the-connection", []edit{{
 			"pglock/open.go",
-			"\t\tif s.lastTries() {\n\t\t\tc.giveBack()\n",
-			"\t\tif s.lastTries() {\n\t\t\tc.discard()\n",
+			"\tif s.lastTries() {\n\t\tc.giveBack()\n",
+			"\tif s.lastTries() {\n\t\tc.discard()\n",
 		}}, promises, "TestP8_ContendedTryOpensNothingAndBurnsNoToken"},
 	}
 }
@@ -128,17 +128,22 @@ func ofTokens() []mutant {
 	return []mutant{
 		{"plain-sequence", []edit{{
 			locksSQL,
-			"return base operator(pg_catalog.+) pg_catalog.nextval(",
-			"return pg_catalog.nextval(",
+			"return base operator(pg_catalog.+) case when wanted then pg_catalog.nextval('\"pglock\".tokens')",
+			"return case when wanted then pg_catalog.nextval('\"pglock\".tokens')",
+		}, {
+			locksSQL,
+			"return base operator(pg_catalog.+) case when lease",
+			"return case when lease",
 		}}, promises, "TestP6_FailoverWithTheOldPrimaryGone"},
 		{"life-without-crash-mark", []edit{
 			{locksSQL, "      and r.stats_reset = coalesce(pg_stat_get_bgwriter_stat_reset_time(), '-infinity')\n", ""},
+			{locksSQL, "       and r.stats_reset operator(pg_catalog.=) coalesce(pg_catalog.pg_stat_get_bgwriter_stat_reset_time(), '-infinity')\n", ""},
 		}, promises, "TestP6_TokensIncreaseOver20Crashes"},
-		{"restored-reign-taken-for-ours", []edit{{
-			locksSQL,
-			"      and r.written_by = r.xmin\n",
-			"",
-		}}, library, "TestTokensRiseOverARestoreOfTheDataAlone"},
+		{"restored-reign-taken-for-ours", []edit{
+			{locksSQL, "      and r.written_by = r.xmin\n", ""},
+			{locksSQL, "start_time()\n       and r.written_by operator(pg_catalog.=) r.xmin\n", "start_time()\n"},
+			{locksSQL, "'-infinity')\n       and r.written_by operator(pg_catalog.=) r.xmin\n", "'-infinity')\n"},
+		}, library, "TestTokensRiseOverARestoreOfTheDataAlone"},
 		{"reign-waits-for-standby", []edit{{
 			"pglock/sql.go",
 			"SET LOCAL synchronous_commit TO local;",

@@ -127,7 +127,7 @@ $pglock$;
 -- token draws the token of a lock that was just taken. The base is read after the lock is held, in a statement and so a
 -- snapshot of its own: a base raised in between by somebody who held this key before is seen. Every name in it is qualified,
 -- so that it needs no search_path, which would cost a third of the call. Where none is wanted this backend is made ready to
--- draw the next one at once.
+-- draw the next one at once; that is one expression, since the first use of another would have to be planned.
 create function "pglock".token(wanted boolean) returns bigint
 language plpgsql volatile
 as $pglock$
@@ -135,10 +135,8 @@ declare
   base bigint;
 begin
   select r.base into strict base from "pglock".reign r;
-  if wanted then
-    return base operator(pg_catalog.+) pg_catalog.nextval('"pglock".tokens');
-  end if;
-  return pg_catalog.pg_sequence_last_value('"pglock".tokens'::pg_catalog.regclass);
+  return base operator(pg_catalog.+) case when wanted then pg_catalog.nextval('"pglock".tokens')
+                                          else pg_catalog.pg_sequence_last_value('"pglock".tokens') end;
 end
 $pglock$;
 
@@ -323,8 +321,9 @@ $pglock$;
 -- acquire_one is acquire for one lock, where that is known to work: a token, and the connection is ours, with a lease and the settings
 -- that taking the lock needs; the others have to follow. 0 if somebody has the lock, and -3 if acquire has to be asked: nothing of
 -- the connection is changed then. known says that acquire has found the reign current on this connection, for whose server and
--- database it stays so unless the row is written by somebody else than new_reign. A lease of null only asks whether the lock is free. What fails before the handler of exceptions is
--- reached may leave the lock held, and the connection has to be closed.
+-- database it stays so unless the row is written by somebody else than new_reign. A lease of null only asks whether the lock is free; one of 0 draws no token, and is
+-- there to be rolled back. What fails may leave the
+-- lock held, without a lease, and the connection has to be closed.
 create function "pglock".acquire_one(pid integer, key bigint, lease integer, name text, known boolean) returns bigint
 language plpgsql volatile
 as $pglock$
@@ -344,34 +343,31 @@ begin
   if not pg_catalog.pg_try_advisory_lock(key) then
     return 0;
   end if;
-  begin
-    if known then
-      select r.base into base from "pglock".reign r
-       where r.started_at operator(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
-         and r.written_by operator(pg_catalog.=) r.xmin;
-    else
-      select r.base into base from "pglock".reign r
-       where r.started_at operator(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
-         and r.stats_reset operator(pg_catalog.=) coalesce(pg_catalog.pg_stat_get_bgwriter_stat_reset_time(), '-infinity')
-         and r.written_by operator(pg_catalog.=) r.xmin
-         and r.database_id operator(pg_catalog.=)
-             (select d.oid from pg_catalog.pg_database d where d.datname operator(pg_catalog.=) pg_catalog.current_database());
-    end if;
-    if base is not null and pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.=) 'read committed'
-        and not exists (select from pg_catalog.pg_listening_channels()) then
-      ignored := pg_catalog.set_config('idle_session_timeout', lease::pg_catalog.text, false);
-      ignored := pg_catalog.set_config('synchronous_commit', 'off', false);
-      ignored := pg_catalog.set_config('application_name', name, false);
-      if key is null then
-        return "pglock".token(false); -- of warm_up
-      end if;
-      return base operator(pg_catalog.+) pg_catalog.nextval('"pglock".tokens');
-    end if;
-  exception when query_canceled or others then
-    null;
-  end;
-  ignored := pg_catalog.pg_advisory_unlock(key);
-  return -3;
+  if known then
+    select r.base into base from "pglock".reign r
+     where r.started_at operator(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
+       and r.written_by operator(pg_catalog.=) r.xmin
+       and pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.=) 'read committed'
+       and (select pg_catalog.pg_listening_channels() limit 1) is null;
+  else
+    select r.base into base from "pglock".reign r
+     where r.started_at operator(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
+       and r.stats_reset operator(pg_catalog.=) coalesce(pg_catalog.pg_stat_get_bgwriter_stat_reset_time(), '-infinity')
+       and r.written_by operator(pg_catalog.=) r.xmin
+       and r.database_id operator(pg_catalog.=)
+           (select d.oid from pg_catalog.pg_database d where d.datname operator(pg_catalog.=) pg_catalog.current_database())
+       and pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.=) 'read committed'
+       and (select pg_catalog.pg_listening_channels() limit 1) is null;
+  end if;
+  if base is null then
+    ignored := pg_catalog.pg_advisory_unlock(key);
+    return -3;
+  end if;
+  ignored := pg_catalog.concat(pg_catalog.set_config('idle_session_timeout', lease::pg_catalog.text, false),
+                               pg_catalog.set_config('synchronous_commit', 'off', false),
+                               pg_catalog.set_config('application_name', name, false));
+  return base operator(pg_catalog.+) case when lease operator(pg_catalog.>) 0 then pg_catalog.nextval('"pglock".tokens')
+                                          else pg_catalog.pg_sequence_last_value('"pglock".tokens') end; -- as token does
 end
 $pglock$;
 
@@ -515,7 +511,7 @@ $pglock$;
 -- warm_up has this backend read and compile what a lock and a first fenced write need, for no lock at all. Its caller rolls it
 -- back; no token is drawn. It answers with the functions, if the reign is current. The settings are made outside the block that
 -- catches: a savepoint that is rolled back takes the value of transaction_timeout with it and leaves its timer running.
-create function "pglock".warm_up(pid integer, settings text[]) returns oid[]
+create function "pglock".warm_up(pid bigint, settings text[]) returns oid[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
@@ -525,7 +521,6 @@ begin
   select a.outcome, a.functions into outcome, functions
     from "pglock".acquire(pid, null, settings, true, false, '{}', null, null) a;
   begin
-    perform "pglock".acquire_one(pid, null, 1000, 'pglock', true), "pglock".unlock_one(pid, null, false);
     perform "pglock".fence(null, null);
   exception when others then
     null; -- the fence refuses that, or is not there; what is wrong elsewhere the next try finds out
@@ -574,7 +569,7 @@ $pglock$;
 -- Tokens start again from 1 when the schema is created again: fences that were raised in other databases then refuse every
 -- write. The schema itself stays, since an administrator may have made it.
 drop function "pglock".key(text, text);
-drop function "pglock".warm_up(integer, text[]);
+drop function "pglock".warm_up(bigint, text[]);
 drop function "pglock".wait(integer, text, integer, bigint, smallint);
 drop function "pglock".exchange(integer, bigint[], boolean, bigint[]);
 drop function "pglock".unlock_one(integer, bigint, boolean);
