@@ -105,13 +105,11 @@ func awaitConnection(ctx context.Context, pool *pgxpool.Pool) {
 }
 
 // idleCandidate takes a connection from the pool if it has one at hand, and returns nil if that is not so.
-func idleCandidate(ctx context.Context, pool *pgxpool.Pool, schema string) *candidate {
+func idleCandidate(patience context.Context, pool *pgxpool.Pool, schema string) *candidate {
 	if pool.Stat().IdleConns() == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, busyPatience)
-	defer cancel()
-	pooled, err := pool.Acquire(ctx)
+	pooled, err := pool.Acquire(patience)
 	if err != nil {
 		return nil // who asks with more patience finds out why
 	}
@@ -166,11 +164,13 @@ func (c *candidate) exec(ctx context.Context, r request) ([][][]byte, error) {
 	return rows, err
 }
 
-// ask sends one message and reads the answer, until the deadline or until ctx ends; then the error is timedOut, and the answer may
+// ask sends one message and reads the answer, until the deadline, if there is one, or until ctx ends; then the error is timedOut, and the answer may
 // be awaited. On any other error the connection must be discarded.
 func (c *candidate) ask(ctx context.Context, r request, deadline time.Time) ([][][]byte, error) {
-	if err := c.wire.net.SetDeadline(deadline); err != nil {
-		return nil, err
+	if !deadline.IsZero() {
+		if err := c.wire.net.SetDeadline(deadline); err != nil {
+			return nil, err
+		}
 	}
 	c.wire.reset()
 	if err := c.wire.send(r); err != nil {

@@ -22,26 +22,27 @@ var errSlowly = errors.New("the short way failed")
 
 // openHere opens the session for the caller, if the pool has a connection at hand, as far as that goes without waiting.
 func (s *session) openHere(ctx context.Context) {
-	c := idleCandidate(ctx, s.m.pool, s.m.sql.schema)
+	c := idleCandidate(s.m.patience(ctx), s.m.pool, s.m.sql.schema)
 	if c == nil {
 		s.goOn(nil)
 		return
 	}
+	sent := s.m.now()
 	s.m.mu.Lock()
 	s.takeTries()
-	s.here = c
+	s.here, s.hereUntil = c, sent+s.m.config.Lease-s.m.config.TrustMargin
+	s.m.watchAsking()
 	s.m.mu.Unlock()
 	call, short := s.callFor(c)
 	if !short {
 		s.goOn(&firstTry{candidate: c})
 		return
 	}
-	sent := s.m.now()
-	rows, err := c.ask(ctx, call, s.askedUntil(sent))
+	rows, err := c.ask(ctx, call, time.Time{})
 	s.m.mu.Lock()
 	s.here = nil
 	s.m.mu.Unlock()
-	if timedOut(err) && s.m.now() < sent+s.m.config.Lease-s.m.config.TrustMargin {
+	if timedOut(err) && s.m.now() < s.hereUntil {
 		s.goOn(&firstTry{c, true, sent})
 		return
 	}
@@ -59,6 +60,69 @@ func (s *session) openHere(ctx context.Context) {
 		s.m.wg.Done()
 	}
 }
+
+// A timer that is set and stopped for each try wakes up another thread each time, to look after it. So what bounds such a try is
+// shared: one timer for the answers, and one for connections of pools.
+
+// watchAsking sees to it that no caller waits for an answer that would not be worth anything. m.mu is held.
+func (m *manager) watchAsking() {
+	switch {
+	case m.watching:
+		return
+	case m.watch == nil:
+		m.watch = time.AfterFunc(m.config.Lease-m.config.TrustMargin, m.checkAsking)
+	default:
+		m.watch.Reset(m.config.Lease - m.config.TrustMargin)
+	}
+	m.watching = true
+}
+
+// checkAsking ends what has taken too long, and looks again when the next will have.
+func (m *manager) checkAsking() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, next := m.now(), time.Duration(-1)
+	for s := range m.sessions {
+		if s.here == nil {
+			continue
+		}
+		left := s.hereUntil - now
+		if left <= 0 {
+			s.here.wire.hurry()
+		} else if next < 0 || left < next {
+			next = left
+		}
+	}
+	if m.watching = next > 0 && !m.closed; m.watching {
+		m.watch.Reset(next)
+	}
+}
+
+// patience returns a context with the values of ctx that ends in a moment, between half of busyPatience and the whole.
+func (m *manager) patience(ctx context.Context) context.Context {
+	p := m.patient.Load()
+	if p == nil || m.now() > p.until {
+		ctx, cancel := context.WithTimeout(context.Background(), busyPatience)
+		p = &patience{ctx, cancel, m.now() + busyPatience/2}
+		m.patient.Store(p)
+	}
+	return patientContext{p.ctx, ctx}
+}
+
+// patience is a context that several calls share.
+type patience struct {
+	ctx    context.Context //nolint:containedctx // that is what it is
+	cancel context.CancelFunc
+	until  time.Duration // for new calls
+}
+
+// patientContext has the end of the one and the values of the other.
+type patientContext struct {
+	context.Context
+	values context.Context //nolint:containedctx // for one call
+}
+
+func (p patientContext) Value(key any) any { return p.values.Value(key) }
 
 // goOn starts the owner, which goes on where the caller stops.
 func (s *session) goOn(begun *firstTry) {

@@ -235,6 +235,9 @@ func (m *manager) fits(n int) bool {
 // awaitClosing waits for the next connection to be closed if one is on its way. It reports false if none is, or ctx ended.
 func (m *manager) awaitClosing(ctx context.Context) bool {
 	m.mu.Lock()
+	if m.gone == nil {
+		m.gone = make(chan struct{})
+	}
 	closing, gone := m.closing, m.gone
 	m.mu.Unlock()
 	if closing == 0 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -30,13 +31,16 @@ type manager struct {
 	shut    context.CancelFunc
 
 	spareWaiters sync.Pool // that nobody refers to any more
+	patient      atomic.Pointer[patience]
 
 	// mu guards everything below, and the fields of sessions, keyStates and waiters that say so. Nothing that waits for
 	// the network, for a user's function or for another goroutine may be done under it.
 	mu          mutex
 	closed      bool
-	refilling   bool // a refill is under way
-	refillAgain bool // a connection was taken meanwhile
+	watch       *time.Timer // runs while watching
+	watching    bool        // callers that open sessions are watched
+	refilling   bool        // a refill is under way
+	refillAgain bool        // a connection was taken meanwhile
 	keys        map[keyhash.ID]*keyState
 	sessions    map[*session]struct{}
 	idle        []*session      // parked: open, without locks or requests; the last one was used last
@@ -50,7 +54,7 @@ type manager struct {
 	tickets     uint64          // given to waiters so far
 	running     int             // functions of Do and TryDo that run
 	drained     chan struct{}   // closed when the Locker is closed and no function of Do runs
-	gone        chan struct{}   // closed, and replaced, when a session is gone
+	gone        chan struct{}   // if somebody waits for it: closed when the next session is gone
 	refused     map[string]bool // settings that this server knows and refuses
 	verified    bool            // advisory locks and the sequence have been checked
 	maxLocks    int             // Config.MaxLocks, or what the server's table suggests once it is known
@@ -78,7 +82,6 @@ func newManager(pool *pgxpool.Pool, config Config) *manager {
 		keys:     make(map[keyhash.ID]*keyState),
 		sessions: make(map[*session]struct{}),
 		drained:  make(chan struct{}),
-		gone:     make(chan struct{}),
 		refused:  make(map[string]bool),
 		maxLocks: config.MaxLocks,
 	}
@@ -150,7 +153,9 @@ func (m *manager) withRoom(n int) *session {
 
 // newSession makes a session that first tries for w. Whoever unlocks m.mu starts it. m.mu is held.
 func (m *manager) newSession(w *waiter) *session {
-	s := &session{m: m, values: w.ctx, key: w.key, kick: make(chan struct{}, 1)}
+	s := &session{m: m, values: w.ctx, key: w.key}
+	s.tries, s.batch.tries = s.room.tries[:0], s.room.batch[:0]
+	s.work.take.keys, s.work.take.kinds = s.room.keys[:0], s.room.kinds[:0]
 	if m.config.AllowPooler {
 		s.mark = rand.Text()
 	}
@@ -275,8 +280,10 @@ func (m *manager) forget(s *session) {
 		s.watch.Stop()
 	}
 	delete(m.sessions, s)
-	close(m.gone)
-	m.gone = make(chan struct{})
+	if m.gone != nil {
+		close(m.gone)
+		m.gone = nil
+	}
 	m.unpark(s)
 	if m.room == s {
 		m.room = nil

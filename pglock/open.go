@@ -192,7 +192,7 @@ func (s *session) adopt(c *candidate, reply reply, sent time.Duration) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.conn = conn
+	s.conn, s.kick = conn, make(chan struct{}, 1)
 	s.state = open
 	s.unwanted = false // whoever comes now can have it
 	for i, ks := range s.batch.tries {

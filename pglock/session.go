@@ -25,6 +25,12 @@ type session struct {
 	cancel context.CancelFunc
 	mark   string // owner mark behind an allowed pooler
 
+	room struct { // for a first try, which many sessions do not outlive
+		tries, batch [1]*keyState
+		keys         [1]int64
+		kinds        [1]int
+	}
+
 	// Guarded by manager.mu.
 	state    sessionState
 	key      string // of the first caller
@@ -49,6 +55,8 @@ type session struct {
 	active   time.Duration // of the last answer to a single request
 	conn     *lockConn
 	here     *candidate // what a caller asks on while opening
+
+	hereUntil time.Duration // an answer that comes later is worth nothing
 
 	watch    *time.Timer // runs while watching
 	watching bool        // releases are watched
