@@ -74,6 +74,15 @@ func (a *args) unlock(f *functions, pid uint32, key int64) request {
 	a.begin()
 	a.int32(pid)
 	a.int64(key)
+	a.bool(true)
+	return a.of(f.unlockOne)
+}
+
+// ready returns the call that makes a backend ready to unlock.
+func (a *args) ready(f *functions, pid uint32) request {
+	a.begin()
+	a.int32(pid)
+	a.null()
 	a.bool(false)
 	return a.of(f.unlockOne)
 }
@@ -198,6 +207,9 @@ const (
 // errAnswer is an answer of another form than the functions give.
 var errAnswer = errors.New("the server's answer cannot be read")
 
+// sharedToken stands for the token of a lock in shared mode, which has none.
+const sharedToken = -1
+
 // parseCall reads the answer to a call by work: one number, or an array of them.
 func parseCall(b []byte, w *workArgs) (reply, error) {
 	if n, one := binaryInt64(b); one {
@@ -296,22 +308,28 @@ func (s *session) waitRequest(id LockID, mode lockMode, slice time.Duration) req
 	return s.args.of(s.calls.wait)
 }
 
+// racedOffset is what the negative token of a lock that may be counted twice is lowered by: 1 and 2 less than 0 say something else.
+const racedOffset = 9
+
 // parseWait reads the answer to waitRequest: a token, 0 if the slice is over, and whether the lock may be counted twice.
-func (s *session) parseWait(b []byte) (token int64, raced bool, err error) {
-	parse := binaryInt64s
-	if s.mark != "" {
-		parse = textInt64s
-	}
-	numbers, err := parse(b)
-	switch {
-	case err != nil:
-		return 0, false, err
-	case len(numbers) == 2:
-		return numbers[0], numbers[1] == 1, nil
-	case len(numbers) == 1:
-		if r, other := otherAnswer(numbers[0]); other {
-			return 0, false, r.refusal()
+func (s *session) parseWait(b []byte, mode lockMode) (token int64, raced bool, err error) {
+	if s.mark == "" {
+		n, ok := binaryInt64(b)
+		if !ok {
+			return 0, false, errAnswer
 		}
+		token = n
+	} else if token, err = strconv.ParseInt(string(b), 10, 64); err != nil {
+		return 0, false, fmt.Errorf("%w: %w", errAnswer, err)
 	}
-	return 0, false, fmt.Errorf("%w: %d numbers", errAnswer, len(numbers))
+	if r, other := otherAnswer(token); other {
+		return 0, false, r.refusal()
+	}
+	if raced = token < 0; raced {
+		token = -token - racedOffset
+	}
+	if mode == shared && token != 0 {
+		token = sharedToken
+	}
+	return token, raced, nil
 }

@@ -37,11 +37,15 @@ func (s *session) takeBatch() {
 	if s.mark != "" {
 		w.held = len(s.locks)
 	}
-	w.clean = len(b.unlocks) > 0 && len(s.locks) == len(b.unlocks)
+	last := len(b.unlocks) > 0 && len(s.locks) == len(b.unlocks)
+	w.clean = last && s.m.config.MaxIdleSessions > 0
 	for _, l := range b.unlocks {
 		w.unlock.add(l.id, l.mode)
-		if l.raced && !w.clean {
-			w.again.add(l.id, l.mode)
+		if l.raced {
+			w.clean = last
+			if !last {
+				w.again.add(l.id, l.mode)
+			}
 		}
 	}
 	if len(w.again.keys) > 0 {

@@ -202,6 +202,7 @@ func (s *session) firstAnswer(c *candidate, sent time.Duration, rows [][][]byte,
 	case token == 0:
 		return true, s.held(c), nil
 	}
+	s.ready = c.known
 	return true, false, s.adopt(c, reply{outcome: outcomeOK, backend: c.pid(), tokens: []int64{token}, functions: c.functions}, sent)
 }
 
@@ -219,5 +220,18 @@ func (s *session) completeSettings() error {
 		return err
 	}
 	s.calls, s.complete = reply.functions, true
+	return s.extend(sent)
+}
+
+// makeReady has the backend compile what a release needs, while there is time. A session of many locks does so soon enough by itself.
+func (s *session) makeReady() error {
+	s.ready = true
+	if s.mark != "" || s.m.config.LocksPerSession > 1 {
+		return nil
+	}
+	sent := s.m.now()
+	if _, err := s.conn.roundTrip(s.args.ready(&s.calls, s.pid), s.m.started.Add(s.trusted())); err != nil {
+		return classify(err)
+	}
 	return s.extend(sent)
 }

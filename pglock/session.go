@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -80,6 +81,7 @@ type session struct {
 	first    *firstTry
 	slowly   bool // acquire_one has failed
 	complete bool // all settings are made
+	ready    bool // to unlock
 	pid      uint32
 	calls    functions
 	sent     time.Duration // of the last request that was answered
@@ -170,6 +172,10 @@ func (s *session) step() (stop bool, err error) {
 		m.mu.Unlock()
 		return false, s.completeSettings()
 	}
+	if !s.ready && !s.stop && !s.busy() && s.waitFor == nil {
+		m.mu.Unlock()
+		return false, s.makeReady()
+	}
 	if s.waitFor != nil {
 		ks := s.waitFor
 		if head, slice := ks.queue.first, m.slice; head != nil && head.set == nil && slice >= minSlice {
@@ -222,7 +228,9 @@ func (s *session) sleep(until time.Duration) error {
 		}
 		return s.received(rows, err)
 	case asked:
-		return s.received(rows, err)
+		err = s.received(rows, err)
+		runtime.Gosched() // who was answered goes first
+		return err
 	case timedOut(err):
 		return s.checkTrust()
 	}
@@ -237,7 +245,8 @@ func (s *session) waitSlice(ks *keyState, mode lockMode, slice time.Duration) er
 	if err != nil {
 		return classify(err)
 	}
-	token, raced, err := s.parseWait(rows[0][0])
+	defer runtime.Gosched() // who was granted the lock goes first
+	token, raced, err := s.parseWait(rows[0][0], mode)
 	if err != nil {
 		return err
 	}

@@ -236,6 +236,9 @@ func TestP5_ReleaseOfALockThatIsGoneSaysLost(t *testing.T) {
 		CREATE FUNCTION pg_catalog.pg_advisory_unlock(key bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 			PERFORM pg_advisory_unlock_all();
 			RETURN pg_advisory_unlock_real(key);
+		END $$;
+		CREATE OR REPLACE FUNCTION pglock.unlock_one(pid integer, key bigint, clean boolean) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
+			RETURN pg_advisory_unlock(key)::integer; -- planned anew
 		END $$`))
 	require.ErrorIs(t, lock.Release(ctx), pglock.ErrLost)
 	require.ErrorIs(t, set.Release(ctx), pglock.ErrLost)

@@ -393,7 +393,8 @@ begin
 end
 $pglock$;
 
--- unlock_one unlocks one lock, and with clean whatever else is held: 1, or 0 if the lock was not held.
+-- unlock_one unlocks one lock, and with clean whatever else is held: 1, or 0 if the lock was not held. With a key of null it only
+-- makes this backend ready to unlock the next one at once.
 create function "pglock".unlock_one(pid integer, key bigint, clean boolean) returns bigint
 language plpgsql volatile
 as $pglock$
@@ -459,52 +460,61 @@ begin
 end
 $pglock$;
 
--- wait is one slice of waiting, on a session that is ours and holds nothing. It answers with the token, -1 in shared mode, or 0 when
--- the slice is over; and with 1 if the lock may be counted twice: lock_timeout may fire although the lock was granted in that
--- instant, and asking once more keeps such a grant. An error ends the session.
-create function "pglock".wait(pid integer, owner text, ms integer, key bigint, kind smallint) returns bigint[]
+-- wait is one slice of waiting, on a session that is ours and holds nothing. It answers with the token, which in shared mode says
+-- nothing, or 0 when the slice is over. A lock that may be counted twice is told by 9 less than the negative of its token:
+-- lock_timeout may fire although the lock was granted in that instant, and asking once more keeps such a grant. An error ends the
+-- session. What follows on the grant is gone through once before, without drawing a token, so that nothing is planned, opened or
+-- read in between; what fails then is for whoever has the lock.
+create function "pglock".wait(pid integer, owner text, ms integer, key bigint, kind smallint) returns bigint
 language plpgsql volatile
 as $pglock$
 declare
-  raced bigint := 0;
-  ready bigint;
+  token bigint;
+  raced boolean := false;
   ignored text;
 begin
   if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid()
       or owner operator(pg_catalog.<>) coalesce(pg_catalog.current_setting('pglock.owner', true), '') then
-    return '{-1}';
+    return -1;
   end if;
   if pg_catalog.pg_is_in_recovery() then
-    return '{-2}';
+    return -2;
   end if;
-  begin
-    ready := "pglock".token(false);
-  exception when others then
-    null; -- an error is for whoever has the lock
-  end;
-  begin
-    ignored := pg_catalog.set_config('lock_timeout', ms::pg_catalog.text, true);
-    if kind operator(pg_catalog.=) 0 then
-      ignored := pg_catalog.pg_advisory_lock(key);
-    elsif kind operator(pg_catalog.=) 1 then
-      ignored := pg_catalog.pg_advisory_lock((key operator(pg_catalog.>>) 32)::integer,
-                                             (key operator(pg_catalog.<<) 32 operator(pg_catalog.>>) 32)::integer);
-    elsif kind operator(pg_catalog.=) 2 then
-      ignored := pg_catalog.pg_advisory_lock_shared(key);
-    else
-      ignored := pg_catalog.pg_advisory_lock_shared((key operator(pg_catalog.>>) 32)::integer,
-                                                    (key operator(pg_catalog.<<) 32 operator(pg_catalog.>>) 32)::integer);
-    end if;
-  exception when lock_not_available then
-    if not ("pglock".take(array[key], array[kind], null))[1] then
-      return '{0,0}';
-    end if;
-    raced := 1;
-  end;
-  if kind operator(pg_catalog.>) 1 then
-    return array[-1, raced];
+  for pass in 0 .. 1 loop
+    begin
+      if pass operator(pg_catalog.=) 1 then
+        ignored := pg_catalog.set_config('lock_timeout', ms::pg_catalog.text, true);
+        if kind operator(pg_catalog.=) 0 then
+          ignored := pg_catalog.pg_advisory_lock(key);
+        elsif kind operator(pg_catalog.=) 1 then
+          ignored := pg_catalog.pg_advisory_lock((key operator(pg_catalog.>>) 32)::integer,
+                                                 (key operator(pg_catalog.<<) 32 operator(pg_catalog.>>) 32)::integer);
+        elsif kind operator(pg_catalog.=) 2 then
+          ignored := pg_catalog.pg_advisory_lock_shared(key);
+        else
+          ignored := pg_catalog.pg_advisory_lock_shared((key operator(pg_catalog.>>) 32)::integer,
+                                                        (key operator(pg_catalog.<<) 32 operator(pg_catalog.>>) 32)::integer);
+        end if;
+      end if;
+    exception when lock_not_available then
+      if not ("pglock".take(array[key], array[kind], null))[1] then
+        return 0;
+      end if;
+      raced := true;
+    end;
+    begin
+      token := "pglock".token(pass operator(pg_catalog.=) 1 and kind operator(pg_catalog.<) 2);
+    exception when others then
+      if pass operator(pg_catalog.=) 1 then
+        raise;
+      end if;
+    end;
+    token := case when kind operator(pg_catalog.>) 1 then 1 else token end;
+  end loop;
+  if raced then
+    return -9 operator(pg_catalog.-) token;
   end if;
-  return array["pglock".token(true), raced];
+  return token;
 end
 $pglock$;
 
