@@ -118,8 +118,8 @@ type patience struct {
 
 // patientContext has the end of the one and the values of the other.
 type patientContext struct {
-	context.Context
-	values context.Context //nolint:containedctx // for one call
+	context.Context                 //nolint:containedctx // for one call
+	values          context.Context //nolint:containedctx // for one call
 }
 
 func (p patientContext) Value(key any) any { return p.values.Value(key) }

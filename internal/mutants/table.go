@@ -49,6 +49,11 @@ func ofTrust() []mutant {
 			"\t\t{\"idle_session_timeout\", ms},\n",
 			"",
 		}}, checks, "TestP4_NoMomentWithoutATimer"},
+		{"no-lease-on-the-short-way", []edit{{
+			locksSQL,
+			"pg_catalog.set_config('idle_session_timeout', lease::pg_catalog.text, false)",
+			"''",
+		}}, promises, "TestP4_HolderCutOffRightAfterTheGrantBlocksForALeaseAtMost"},
 		{"no-heartbeat", []edit{{
 			"pglock/session.go",
 			"wait := s.sent + m.config.HeartbeatInterval;",
