@@ -80,6 +80,9 @@ func TestP8_WarmTryIsOneRoundTrip(t *testing.T) {
 		pool := w.pool(t, 2) // one is locked on, and closed; while there is another it is not replaced
 		locker := newLocker(t, pool, nil)
 		var lock *pglock.Lock
+		// What the session does for itself then is kept from the server until
+		// TryAcquire has returned.
+		next := w.proxy.Set(pgtest.Trap{Type: pgtest.TypeFunctionCall})
 		seen := w.during(func() {
 			var err error
 			began := time.Now()
@@ -87,7 +90,10 @@ func TestP8_WarmTryIsOneRoundTrip(t *testing.T) {
 			try = append(try, time.Since(began))
 			require.NoError(t, err)
 		})
-		requireOne(t, seen, "TryAcquire")
+		require.Zero(t, seen.Connections)
+		require.Equal(t, 1, seen.RoundTrips(), "TryAcquire")
+		await(t, "the trap", next).Heal()
+		require.NoError(t, lock.Verify(ctx)) // comes after it
 		seen = w.during(func() { require.NoError(t, lock.Verify(ctx)) })
 		requireOne(t, seen, "Verify")
 		seen = w.during(func() {

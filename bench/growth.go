@@ -124,10 +124,13 @@ func (b *bench) besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *
 		return err
 	}
 	var wg sync.WaitGroup
+	var first sync.Once
+	var start time.Time // of the first to get it, from the other client
 	errs := make([]error, waiters)
 	for i := range waiters {
 		wg.Go(func() {
 			lock, err := c.locker.Acquire(ctx, "waited")
+			first.Do(func() { start = time.Now() })
 			if err == nil {
 				err = lock.Release(ctx)
 			}
@@ -144,11 +147,12 @@ func (b *bench) besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *
 	p.nanos = nil
 	_, err = p.run(ctx, 1, plan.turn)
 	b.results.addLatencies(workGrowth, waitingCase(waiters), peerParked, p.nanos)
-	start := time.Now()
 	err = errors.Join(err, lock.Release(ctx))
 	wg.Wait()
-	b.results.add(figure{workGrowth, waitingCase(waiters), peerParked, metricDrain, unitMicros},
-		micros(time.Since(start))/float64(waiters))
+	if waiters > 1 {
+		b.results.add(figure{workGrowth, waitingCase(waiters), peerParked, metricDrain, unitMicros},
+			micros(time.Since(start))/float64(waiters-1))
+	}
 	return errors.Join(append(errs, err)...)
 }
 

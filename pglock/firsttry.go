@@ -30,10 +30,15 @@ func (s *session) openHere(ctx context.Context) {
 	sent := s.m.now()
 	s.m.mu.Lock()
 	s.takeTries()
-	s.here, s.hereUntil = c, sent+s.m.config.Lease-s.m.config.TrustMargin
-	s.m.watchAsking()
-	s.m.mu.Unlock()
 	call, short := s.callFor(c)
+	if short {
+		s.here, s.hereUntil = c, sent+s.m.config.Lease-s.m.config.TrustMargin
+		s.m.watchAsking()
+		if s.aborted {
+			c.wire.hurry()
+		}
+	}
+	s.m.mu.Unlock()
 	if !short {
 		s.goOn(&firstTry{candidate: c})
 		return
@@ -137,17 +142,15 @@ func (s *session) askedUntil(sent time.Duration) time.Time {
 	return s.m.started.Add(sent + s.m.config.Lease - s.m.config.TrustMargin)
 }
 
-// callFor returns the call for the batch on c, if there is a short way.
+// callFor returns the call for the batch on c, if there is a short way. m.mu is held.
 func (s *session) callFor(c *candidate) (call request, short bool) {
 	if c.functions.acquireOne == 0 || s.slowly || s.mark != "" || len(s.work.take.keys) != 1 || s.work.take.mixed {
 		return request{}, false
 	}
 	lease := s.m.config.Lease
-	s.m.mu.Lock()
 	if !s.m.verified {
 		lease = -1 // the first lock is looked at, on the long way
 	}
-	s.m.mu.Unlock()
 	s.name = s.m.sessionName(s.key)
 	return c.args.acquire(&c.functions, c.pid(), s.work.take.keys[0], lease, s.name, c.known), true
 }
@@ -159,7 +162,9 @@ func (s *session) firstCall(c *candidate) (done, again bool, err error) {
 	var rows [][][]byte
 	switch {
 	case begun == nil:
+		s.m.mu.Lock()
 		call, short := s.callFor(c)
+		s.m.mu.Unlock()
 		if !short {
 			return false, false, nil
 		}

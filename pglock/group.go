@@ -68,10 +68,11 @@ func (m *manager) knowLimits(ctx context.Context) error {
 		candidate.discard()
 		return classify(err)
 	}
+	table, logged, deadlock := parseInfo(rows[0]) // the rows are the connection's
 	candidate.giveBack()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.learn(parseInfo(rows[0]))
+	m.learn(table, logged, deadlock)
 	return nil
 }
 

@@ -281,14 +281,7 @@ func (s *session) checkReleases() {
 	}
 }
 
-// forceEnd closes the socket from outside, where the owner cannot be waited for. What it holds is lost.
-func (s *session) forceEnd() {
-	s.m.mu.Lock()
-	defer s.m.mu.Unlock()
-	s.cut()
-}
-
-// cut is forceEnd with manager.mu held.
+// cut closes the socket from outside, where the owner cannot be waited for. What it holds is lost. manager.mu is held.
 func (s *session) cut() {
 	s.abort()
 	if s.conn != nil {

@@ -103,6 +103,7 @@ func (m *manager) heldLocks() []*Lock {
 // sockets are closed under those that still wait for the server.
 func (m *manager) shutDown() error {
 	m.mu.Lock()
+	locks := m.heldLocks()
 	for s := range m.sessions {
 		for _, lock := range s.locks {
 			m.startRelease(lock)
@@ -125,22 +126,26 @@ func (m *manager) shutDown() error {
 	defer timer.Stop()
 	select {
 	case <-done:
-		return nil
 	case <-timer.C:
 	}
 	m.mu.Lock()
-	stuck := len(m.sessions)
-	var open []*session
+	stuck := make(map[*session]bool)
+	for _, lock := range locks {
+		if lock.overdue { // that timer was faster
+			stuck[lock.session] = true
+		}
+	}
 	for s := range m.sessions {
-		open = append(open, s)
+		stuck[s] = true
+		s.cut()
 	}
 	m.mu.Unlock()
-	for _, s := range open {
-		s.forceEnd()
-	}
 	<-done
+	if len(stuck) == 0 {
+		return nil
+	}
 	return fmt.Errorf("%w: %d sessions did not answer within %v and were cut; their locks end when the server notices, "+
-		"at the latest with their leases", ErrUnavailable, stuck, m.config.ReleaseTimeout)
+		"at the latest with their leases", ErrUnavailable, len(stuck), m.config.ReleaseTimeout)
 }
 
 // begin counts a function of Do. It reports false if the Locker is closed.
