@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed35111a8b/pglock/internal/pgtest"
@@ -15,7 +16,7 @@ import (
 
 // warmed is a Locker whose pool has one connection, made ready for the next lock,
 // behind a proxy: the next try is one call.
-func warmed(ctx context.Context, tb testing.TB, dsn string, config pglock.Config) (*pglock.Locker, *pgtest.Proxy) {
+func warmed(ctx context.Context, tb testing.TB, dsn string, config pglock.Config) (*pglock.Locker, *pgxpool.Pool, *pgtest.Proxy) {
 	tb.Helper()
 	pool, proxy := proxied(tb, pgtest.Shared(tb), dsn)
 	locker := newLocker(tb, pool, &config)
@@ -23,7 +24,7 @@ func warmed(ctx context.Context, tb testing.TB, dsn string, config pglock.Config
 		require.NoError(tb, acquired(ctx, tb, locker, "another").Release(ctx))
 		pgtest.Eventually(tb, "the next connection", func() bool { return pool.Stat().IdleConns() == 1 })
 	}
-	return locker, proxy
+	return locker, pool, proxy
 }
 
 // Of the settings of a session only some are made before the lock is granted, the
@@ -32,7 +33,7 @@ func warmed(ctx context.Context, tb testing.TB, dsn string, config pglock.Config
 func TestP4_HolderCutOffRightAfterTheGrantBlocksForALeaseAtMost(t *testing.T) {
 	t.Parallel()
 	ctx, dsn, key := timed(t), database(t), pgtest.Key(t)
-	locker, proxy := warmed(ctx, t, dsn, pglock.Config{Lease: testLease})
+	locker, _, proxy := warmed(ctx, t, dsn, pglock.Config{Lease: testLease})
 	settings := proxy.Set(pgtest.Trap{Type: pgtest.TypeQuery, Contains: ".acquire("})
 	lock, err := locker.TryAcquire(ctx, key)
 	require.NoError(t, err, "the caller does not wait for the other settings")
@@ -53,7 +54,7 @@ func TestP4_HolderCutOffRightAfterTheGrantBlocksForALeaseAtMost(t *testing.T) {
 func TestASessionOfTheShortWayHasAllSettings(t *testing.T) {
 	t.Parallel()
 	ctx, dsn, key := timed(t), ownDatabase(t, pgtest.Shared(t)), pgtest.Key(t)
-	locker, proxy := warmed(ctx, t, dsn, pglock.Config{})
+	locker, _, proxy := warmed(ctx, t, dsn, pglock.Config{})
 	require.NoError(t, pgtest.Shared(t).Exec(ctx, databaseName(t, dsn), `CREATE TABLE public.seen(settings text);
 		CREATE OR REPLACE FUNCTION pglock.unlock_one(pid integer, key bigint, clean boolean) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
 			INSERT INTO public.seen SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings
@@ -90,7 +91,7 @@ func TestP8_TryOfTheShortWayEndsWithItsCtxAtEveryPoint(t *testing.T) {
 		"before the answer":  {Direction: pgtest.ToClient, Type: 'V'},
 	}, func(t *testing.T, trap pgtest.Trap) {
 		ctx, dsn, key := timed(t), database(t), pgtest.Key(t)
-		locker, proxy := warmed(ctx, t, dsn, pglock.Config{})
+		locker, _, proxy := warmed(ctx, t, dsn, pglock.Config{})
 		sprung := proxy.Set(trap)
 		mine, cancel := context.WithCancel(ctx)
 		waiting := acquire(mine, locker, key)
@@ -102,4 +103,39 @@ func TestP8_TryOfTheShortWayEndsWithItsCtxAtEveryPoint(t *testing.T) {
 		require.NoError(t, acquired(ctx, t, locker, key).Release(ctx))
 		t.Logf("returned %v after the end of its ctx", took)
 	})
+}
+
+// What fails after the lock was taken on the short way is undone before the caller
+// is told, and before the long way is tried on the same connection.
+func TestP8_FailureOnTheShortWayLeavesNothingHeld(t *testing.T) {
+	t.Parallel()
+	ctx, s, key := timed(t), pgtest.Shared(t), pgtest.Key(t)
+	dsn := ownDatabase(t, s)
+	locker, _, proxy := warmed(ctx, t, dsn, pglock.Config{})
+	name := databaseName(t, dsn)
+	require.NoError(t, s.Exec(ctx, name, "ALTER SEQUENCE pglock.tokens MAXVALUE 1000 RESTART 1000; SELECT nextval('pglock.tokens')"))
+	before := proxy.Counts()
+	_, err := locker.TryAcquire(ctx, key)
+	require.ErrorIs(t, err, pglock.ErrUnsupportedServer)
+	require.ErrorContains(t, err, "2200H")
+	require.Equal(t, 1, proxy.Counts().Since(before).FromClient[pgtest.TypeFunctionCall])
+	pgtest.NoAdvisoryLocks(t, pgtest.Pool(t, dsn), lockID(t, key))
+	require.NoError(t, s.Exec(ctx, name, "ALTER SEQUENCE pglock.tokens NO MAXVALUE"))
+	require.NoError(t, acquired(ctx, t, locker, key).Release(ctx))
+}
+
+// A default that the short way cannot override sends each lock the long way, and
+// costs no connection.
+func TestP10_ReadOnlyDefaultOnTheShortWay(t *testing.T) {
+	t.Parallel()
+	ctx, s, key := timed(t), pgtest.Shared(t), pgtest.Key(t)
+	dsn := ownDatabase(t, s)
+	require.NoError(t, s.Exec(ctx, "", "ALTER DATABASE "+databaseName(t, dsn)+" SET default_transaction_read_only = on"))
+	locker, pool, _ := warmed(ctx, t, dsn, pglock.Config{})
+	var pid int
+	require.NoError(t, pool.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid))
+	lock, err := locker.TryAcquire(ctx, key)
+	require.NoError(t, err)
+	require.Equal(t, pid, holderPID(ctx, t, newLocker(t, newPool(t, dsn), nil), lock))
+	require.NoError(t, lock.Release(ctx))
 }

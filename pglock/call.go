@@ -74,7 +74,7 @@ func (a *args) unlock(f *functions, pid uint32, key int64) request {
 	a.begin()
 	a.int32(pid)
 	a.int64(key)
-	a.bool(true)
+	a.bool(false)
 	return a.of(f.unlockOne)
 }
 
@@ -243,6 +243,16 @@ func parseCall(b []byte, w *workArgs) (reply, error) {
 		}
 	}
 	return r, nil
+}
+
+// failedCall reports whether the answer to exchange says that the tries have failed.
+func failedCall(b []byte) bool {
+	const first = 24 // after the header and the length of the item
+	if len(b) < first+8 {
+		return false
+	}
+	n, _ := binaryInt64(b[first : first+8])
+	return n == callFailed
 }
 
 // otherAnswer returns what a number stands for that is no token.

@@ -14,9 +14,14 @@ const restTime = time.Millisecond
 
 // handed is what a caller leaves to the owner.
 type handed struct {
-	outstanding bool // the answer has not come yet
+	outstanding bool       // the answer has not come yet
+	answered    bool       // it has, and something else has to be asked for it
+	rows        [][][]byte // the answer
 	err         error
 }
+
+// nothing reports whether there is nothing for the owner to do.
+func (h handed) nothing() bool { return !h.outstanding && !h.answered && h.err == nil }
 
 // mayRest reports whether the owner need not listen now. manager.mu is held.
 func (s *session) mayRest(until time.Duration) bool {
@@ -59,6 +64,9 @@ func (s *session) takeOver() error {
 	left := s.handed
 	s.handed = handed{}
 	m.mu.Unlock()
+	if left.answered {
+		return s.received(left.rows, left.err)
+	}
 	if !left.outstanding {
 		return left.err
 	}
@@ -99,7 +107,7 @@ func (s *session) driveFor(ctx context.Context, timeout time.Duration) {
 	left := s.drive(ctx, timeout)
 	s.m.mu.Lock()
 	s.driven = false
-	if !left.outstanding && left.err == nil && !s.awaited && !s.busy() && s.waitFor == nil && !s.stop {
+	if left.nothing() && !s.awaited && !s.busy() && s.waitFor == nil && !s.stop {
 		s.resting = true
 	} else {
 		s.handed, s.awaited = left, false
@@ -127,6 +135,9 @@ func (s *session) drive(ctx context.Context, timeout time.Duration) handed {
 	rows, err := s.conn.hear(ctx)
 	if timedOut(err) {
 		return handed{outstanding: true}
+	}
+	if statementError(err) != nil || err == nil && failedCall(rows[0][0]) {
+		return handed{answered: true, rows: rows, err: err}
 	}
 	return handed{err: s.received(rows, err)}
 }

@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -17,9 +16,6 @@ type firstTry struct {
 	sent        time.Duration
 }
 
-// errSlowly is a call that failed in a way that only the long way can tell.
-var errSlowly = errors.New("the short way failed")
-
 // openHere opens the session for the caller, if the pool has a connection at hand, as far as that goes without waiting.
 func (s *session) openHere(ctx context.Context) {
 	c := idleCandidate(s.m.patience(ctx), s.m.pool, s.m.sql.schema)
@@ -28,6 +24,7 @@ func (s *session) openHere(ctx context.Context) {
 		return
 	}
 	sent := s.m.now()
+	s.name = s.m.sessionName(s.key)
 	s.m.mu.Lock()
 	s.takeTries()
 	call, short := s.callFor(c)
@@ -57,7 +54,7 @@ func (s *session) openHere(ctx context.Context) {
 		s.goOn(&firstTry{candidate: c})
 	case s.conn != nil:
 		s.goOn(nil)
-	case errors.Is(err, errSlowly) || brokeOff(err):
+	case brokeOff(err):
 		s.takeBack()
 		s.goOn(nil)
 	default:
@@ -103,12 +100,12 @@ func (m *manager) checkAsking() {
 	}
 }
 
-// patience returns a context with the values of ctx that ends in a moment, between half of busyPatience and the whole.
+// patience returns a context with the values of ctx that ends in a moment, after poolPatience or up to twice that.
 func (m *manager) patience(ctx context.Context) context.Context {
 	p := m.patient.Load()
 	if p == nil || m.now() > p.until {
-		ctx, cancel := context.WithTimeout(context.Background(), busyPatience)
-		p = &patience{ctx, cancel, m.now() + busyPatience/2}
+		ctx, cancel := context.WithTimeout(context.Background(), 2*poolPatience)
+		p = &patience{ctx, cancel, m.now() + poolPatience}
 		m.patient.Store(p)
 	}
 	return patientContext{p.ctx, ctx}
@@ -151,7 +148,6 @@ func (s *session) callFor(c *candidate) (call request, short bool) {
 	if !s.m.verified {
 		lease = -1 // the first lock is looked at, on the long way
 	}
-	s.name = s.m.sessionName(s.key)
 	return c.args.acquire(&c.functions, c.pid(), s.work.take.keys[0], lease, s.name, c.known), true
 }
 
@@ -162,6 +158,7 @@ func (s *session) firstCall(c *candidate) (done, again bool, err error) {
 	var rows [][][]byte
 	switch {
 	case begun == nil:
+		s.name = s.m.sessionName(s.key)
 		s.m.mu.Lock()
 		call, short := s.callFor(c)
 		s.m.mu.Unlock()
@@ -184,9 +181,8 @@ func (s *session) firstCall(c *candidate) (done, again bool, err error) {
 // firstAnswer takes over the answer to the call.
 func (s *session) firstAnswer(c *candidate, sent time.Duration, rows [][][]byte, err error) (done, again bool, _ error) {
 	if statementError(err) != nil {
-		c.discard()
-		s.slowly = true
-		return true, false, errSlowly
+		s.slowly, s.toUndo = true, true
+		return false, false, nil
 	}
 	if err != nil {
 		c.discard()

@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -18,8 +17,7 @@ func (s *session) open() error {
 		}
 		err = s.openOn(candidate)
 		// The pool may hand out connections of a server that has been restarted since.
-		stale := candidate.fromPool && brokeOff(err) || errors.Is(err, errSlowly)
-		if !stale || attempt >= s.m.pool.Config().MaxConns+1 || s.ctx.Err() != nil {
+		if stale := candidate.fromPool && brokeOff(err); !stale || attempt >= s.m.pool.Config().MaxConns || s.ctx.Err() != nil {
 			return err
 		}
 		s.takeBack()
@@ -105,11 +103,18 @@ func (s *session) askCandidate(c *candidate) (reply, time.Duration, error) {
 	args.adopt, args.first = s.mayWait, !s.m.verified
 	s.m.mu.Unlock()
 	s.name = s.m.sessionName(s.key)
-	return s.acquire(args, func(sql string) ([][][]byte, error) {
+	ask := func(sql string) ([][][]byte, error) {
 		ctx, cancel := context.WithTimeout(s.ctx, s.m.config.Lease-s.m.config.TrustMargin)
 		defer cancel()
 		return c.exec(ctx, request{sql: sql})
-	})
+	}
+	if s.toUndo {
+		if _, err := ask(string(s.m.sql.undo(nil, &s.work.take))); err != nil {
+			return reply{}, 0, classify(err)
+		}
+		s.toUndo = false
+	}
+	return s.acquire(args, ask)
 }
 
 // acquire asks the function acquire, and does what that finds missing: a reign, or less settings.

@@ -65,8 +65,11 @@ func (m *manager) takeBriefly(ctx context.Context, c *candidate) error {
 	}
 	if (f != functions{}) {
 		key := warmKey()
-		if _, err = c.exec(ctx, c.args.acquire(&f, c.pid(), key, 0, sessionPrefix, true)); err == nil {
-			_, err = c.exec(ctx, c.args.unlock(&f, c.pid(), key))
+		rows, err = c.exec(ctx, c.args.acquire(&f, c.pid(), key, 0, sessionPrefix, true))
+		if err == nil {
+			if n, ok := binaryInt64(rows[0][0]); !ok || n >= 0 { // taken; the last token may be null
+				_, err = c.exec(ctx, c.args.unlock(&f, c.pid(), key))
+			}
 		}
 		c.functions, c.known = f, true
 	}

@@ -79,7 +79,8 @@ type session struct {
 
 	// Of the owner alone, or of the caller that opens the session.
 	first    *firstTry
-	slowly   bool // acquire_one has failed
+	slowly   bool // the short way has led nowhere
+	toUndo   bool // and may have left the lock held
 	complete bool // all settings are made
 	ready    bool // to unlock
 	pid      uint32

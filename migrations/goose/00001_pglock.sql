@@ -323,13 +323,13 @@ $pglock$;
 -- the connection is changed then. known says that acquire has found the reign current on this connection, for whose server and
 -- database it stays so unless the row is written by somebody else than new_reign. A lease of null only asks whether the lock is free; one of 0 draws no token, and is
 -- there to be rolled back. What fails may leave the
--- lock held, without a lease, and the connection has to be closed.
+-- lock held, without a lease, and has to be followed by undo at once.
 create function "pglock".acquire_one(pid integer, key bigint, lease integer, name text, known boolean) returns bigint
 language plpgsql volatile
 as $pglock$
 declare
   base bigint;
-  ignored text;
+  ignored pg_catalog.text;
 begin
   if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid() then
     return -1;
@@ -348,6 +348,7 @@ begin
      where r.started_at operator(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
        and r.written_by operator(pg_catalog.=) r.xmin
        and pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.=) 'read committed'
+       and pg_catalog.current_setting('transaction_read_only') operator(pg_catalog.=) 'off'
        and (select pg_catalog.pg_listening_channels() limit 1) is null;
   else
     select r.base into base from "pglock".reign r
@@ -357,6 +358,7 @@ begin
        and r.database_id operator(pg_catalog.=)
            (select d.oid from pg_catalog.pg_database d where d.datname operator(pg_catalog.=) pg_catalog.current_database())
        and pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.=) 'read committed'
+       and pg_catalog.current_setting('transaction_read_only') operator(pg_catalog.=) 'off'
        and (select pg_catalog.pg_listening_channels() limit 1) is null;
   end if;
   if base is null then
@@ -399,7 +401,7 @@ create function "pglock".unlock_one(pid integer, key bigint, clean boolean) retu
 language plpgsql volatile
 as $pglock$
 declare
-  ignored text;
+  ignored pg_catalog.text;
 begin
   if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid() then
     return -1;
@@ -427,7 +429,7 @@ declare
   answer bigint[] := pg_catalog.array_prepend(0::bigint, pg_catalog.array_cat(unlock_keys, keys));
   at integer := 1;
   base bigint;
-  ignored text;
+  ignored pg_catalog.text;
 begin
   if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid() then
     return '{-1}';
@@ -471,7 +473,7 @@ as $pglock$
 declare
   token bigint;
   raced boolean := false;
-  ignored text;
+  ignored pg_catalog.text;
 begin
   if pid operator(pg_catalog.<>) pg_catalog.pg_backend_pid()
       or owner operator(pg_catalog.<>) coalesce(pg_catalog.current_setting('pglock.owner', true), '') then
