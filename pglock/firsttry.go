@@ -182,7 +182,7 @@ func (s *session) firstCall(c *candidate) (done, again bool, err error) {
 func (s *session) firstAnswer(c *candidate, sent time.Duration, rows [][][]byte, err error) (done, again bool, _ error) {
 	if statementError(err) != nil {
 		s.slowly, s.toUndo = true, true
-		return false, false, nil
+		return false, false, nil //nolint:nilerr // the long way says why
 	}
 	if err != nil {
 		c.discard()
