@@ -138,6 +138,7 @@ func TestP1_SameKeyBelowIsADeadlockAndNotAHang(t *testing.T) {
 	// The wait that was given up may be granted on the server in the moment before that notices.
 	id, _ := pglock.HashID("", key).Int64()
 	require.NoError(t, pgtest.WaitForNoLocks(ctx, pool, id))
+	pgtest.Eventually(t, "the answer to the unlock", func() bool { return other.Stat().Held == 0 })
 	requireFree(t, other, key)
 }
 

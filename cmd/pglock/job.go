@@ -157,8 +157,7 @@ const resumeTimeout = 200 * time.Millisecond
 func (j *job) stopped(sig unix.Signal) {
 	switch sig {
 	case unix.SIGTTIN, unix.SIGTTOU:
-		if j.terminal.Ours() {
-			j.terminal.Give(j.group)
+		if j.terminal.Give(j.group) { // or has been given it since it asked
 			j.command.SignalGroup(unix.SIGCONT)
 			return
 		}

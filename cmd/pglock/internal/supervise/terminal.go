@@ -39,11 +39,13 @@ func (t *Terminal) Interactive() bool {
 	return t.Ours() && os.Getpid() == t.own && isTerminal(os.Stdin) && isTerminal(os.Stdout)
 }
 
-// Give hands it from this process's group to another.
-func (t *Terminal) Give(group int) {
+// Give hands it from this process's group to another, and reports whether that has it now.
+func (t *Terminal) Give(group int) bool {
 	if t.Ours() {
 		t.set(group)
+		return true
 	}
+	return t != nil && t.foreground() == group
 }
 
 // TakeBack takes it from the group, and reports whether that had it.
