@@ -168,7 +168,7 @@ func (w *worker) watch(h *held) {
 	for i := range seen {
 		seen[i].Worker = w.number
 	}
-	before, settled := history.Now(), int64(0)
+	before, settled := h.calls[0].Time, int64(0) // of the return: a freeze may have come since
 	for {
 		now := history.Now()
 		if now-before > int64(stall) {
