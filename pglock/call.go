@@ -247,12 +247,10 @@ func parseCall(b []byte, w *workArgs) (reply, error) {
 
 // failedCall reports whether the answer to exchange says that the tries have failed.
 func failedCall(b []byte) bool {
-	const first = 24 // after the header and the length of the item
-	if len(b) < first+8 {
+	if len(b) < arrayHeader+arrayItem {
 		return false
 	}
-	n, _ := binaryInt64(b[first : first+8])
-	return n == callFailed
+	return arrayInt64(b[arrayHeader:]) == callFailed
 }
 
 // otherAnswer returns what a number stands for that is no token.
@@ -274,15 +272,20 @@ func binaryInt64(b []byte) (n int64, ok bool) {
 	return int64(binary.BigEndian.Uint64(b)), true
 }
 
+// Sizes of a bigint[] in PostgreSQL's binary form: an item is its length and its value.
+const arrayHeader, arrayItem = 20, 4 + 8
+
+// arrayInt64 reads the item that b begins with.
+func arrayInt64(b []byte) int64 { return int64(binary.BigEndian.Uint64(b[4:])) }
+
 // binaryInt64s reads a bigint[] without nulls in PostgreSQL's binary form.
 func binaryInt64s(b []byte) ([]int64, error) {
-	const header, item = 20, 12
-	if len(b) < header+item || (len(b)-header)%item != 0 {
+	if len(b) < arrayHeader+arrayItem || (len(b)-arrayHeader)%arrayItem != 0 {
 		return nil, fmt.Errorf("%w: an array of %d bytes", errAnswer, len(b))
 	}
-	list := make([]int64, 0, (len(b)-header)/item)
-	for b = b[header:]; len(b) > 0; b = b[item:] {
-		list = append(list, int64(binary.BigEndian.Uint64(b[4:])))
+	list := make([]int64, 0, (len(b)-arrayHeader)/arrayItem)
+	for b = b[arrayHeader:]; len(b) > 0; b = b[arrayItem:] {
+		list = append(list, arrayInt64(b))
 	}
 	return list, nil
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// This file is the only one that opens, hijacks and closes connections; what is said on them goes through wire.go. A connection is a candidate until a lock has been
-// taken on it, or until it is to wait for one: then it is hijacked out of the pool and becomes a lockConn, which belongs
-// to one goroutine until it is closed. It never goes back.
+// This file is the only one that opens, hijacks and closes connections; what is said on them goes through wire.go. A connection is
+// a candidate until a lock has been taken on it, or until it is to wait for one: then it is hijacked out of the pool and becomes a
+// lockConn, which belongs to one session until it is closed. It never goes back.
 
 // poolPatience is how long a pool that seems to have room may take before it is asked again whether it has.
 const poolPatience = 100 * time.Millisecond
@@ -164,8 +164,8 @@ func (c *candidate) exec(ctx context.Context, r request) ([][][]byte, error) {
 	return rows, err
 }
 
-// ask sends one message and reads the answer, until the deadline, if there is one, or until ctx ends; then the error is timedOut, and the answer may
-// be awaited. On any other error the connection must be discarded.
+// ask sends one message and reads the answer, until the deadline, if there is one, or until ctx ends; then the error is timedOut, and
+// the answer may be awaited. On any other error the connection must be discarded.
 func (c *candidate) ask(ctx context.Context, r request, deadline time.Time) ([][][]byte, error) {
 	if !deadline.IsZero() {
 		if err := c.wire.net.SetDeadline(deadline); err != nil {

@@ -220,7 +220,7 @@ func (s *session) completeSettings() error {
 	if err != nil {
 		return err
 	}
-	s.calls, s.complete = reply.functions, true
+	s.complete = true
 	return s.extend(sent)
 }
 
