@@ -51,6 +51,9 @@ func (c *ProxyConn) passTraps(p *pipe, dst *net.TCPConn, typ byte, out []byte) (
 	pass := len(p.message)
 	if t.Pass != WholeMessage {
 		pass = min(t.Pass, pass)
+	} else if p.direction == ToServer {
+		// Before the message goes out, or its reply could come in before act.
+		c.BlackHole(ToClient)
 	}
 	if err := c.send(p, dst, append(out, p.message[:pass]...)); err != nil {
 		return nil, err

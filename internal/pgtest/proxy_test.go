@@ -160,3 +160,22 @@ func TestProxyTrapsFreezeInTheMiddleOfARequest(t *testing.T) {
 		})
 	}
 }
+
+func TestProxyWithholdsTheFastestReply(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := pgtest.Shared(t)
+	p := pgtest.ProxyTo(t, s)
+	conn := connect(t, s.Via(p.Addr(), ""))
+	for range 100 {
+		sprung := p.Set(pgtest.Trap{Type: pgtest.TypeQuery, Pass: pgtest.WholeMessage})
+		before := p.Counts().RoundTrips()
+		answered := make(chan error, 1)
+		go func() { answered <- simple(ctx, conn, "") }()
+		<-sprung
+		pgtest.Eventually(t, "the reply", func() bool { return p.Counts().RoundTrips() > before })
+		require.Empty(t, answered)
+		p.Heal()
+		require.NoError(t, <-answered)
+	}
+}
