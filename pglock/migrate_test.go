@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -64,6 +65,20 @@ func TestMigrateInSchemasWithOddNames(t *testing.T) {
 		require.NoError(t, lock.Release(t.Context()))
 		require.NoError(t, locker.Close(t.Context()))
 	}
+}
+
+func TestMigrateOverASlowNetworkWithAShortIdleTimeout(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	direct := pgtest.Pool(t, pgtest.NewDatabase(t, s))
+	name := direct.Config().ConnConfig.Database
+	require.NoError(t, s.Exec(t.Context(), "", "ALTER DATABASE "+name+" SET idle_in_transaction_session_timeout = '20ms'"))
+	p := pgtest.ProxyTo(t, s)
+	p.Delay(pgtest.ToServer, func() time.Duration { return 50 * time.Millisecond })
+	locker, err := pglock.New(pgtest.Pool(t, s.Via(p.Addr(), name)), nil)
+	require.NoError(t, err)
+	require.NoError(t, locker.Migrate(t.Context()))
+	require.NoError(t, locker.Close(t.Context()))
 }
 
 func TestMigrationsDownAndUpAgain(t *testing.T) {

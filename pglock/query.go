@@ -33,6 +33,11 @@ const (
 	// quietSQL is what a migration runs under.
 	quietSQL = "SET LOCAL search_path = pg_catalog; SET LOCAL client_min_messages = warning"
 
+	// beginMigrationSQL begins the transaction of a migration, with bounds of its own: those of a role are meant for a service's
+	// short transactions. The second look of a migration has to see what was committed after the first.
+	beginMigrationSQL = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL idle_in_transaction_session_timeout = '1min'; " +
+		"SET LOCAL statement_timeout = '1min'"
+
 	// schemaSQL asks for the table of migrations by a query, since to_regclass may answer from a cache that is older than a
 	// lock taken a moment ago: TestMigrateByTwentyReplicasAtOnce.
 	schemaSQL = `SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
