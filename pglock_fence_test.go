@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -105,117 +104,6 @@ func TestP7_SlowHolder(t *testing.T) {
 			require.ErrorIs(t, first.Release(ctx), pglock.ErrLost)
 			require.NoError(t, second.Release(ctx))
 		})
-	}
-}
-
-// storm has writers with ever new terms write to a few resources at once and
-// returns how often each SQLSTATE came. Each accepted write leaves a row whose
-// id was drawn behind the fence, so that ids tell the order of the writes.
-func storm(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel, history string) map[string]int {
-	t.Helper()
-	const writers, writes = 12, 40
-	ctx := timed(t)
-	resources := []string{history + ".a", history + ".b", history + ".c"}
-	var term atomic.Int64
-	term.Store(1)
-	states := make(chan string)
-	for i := range writers {
-		go func() {
-			for range writes {
-				token := term.Load() - rand.Int64N(2) // some are a term behind
-				if rand.IntN(10) == 0 {
-					token = term.Add(1)
-				}
-				wanted := []string{resources[i%3]}
-				if i%2 == 0 {
-					wanted = []string{resources[(i+1)%3], resources[i%3]} // in any order
-				}
-				states <- stormWrite(ctx, pool, level, history, max(token, 1), wanted)
-			}
-		}()
-	}
-	seen := map[string]int{}
-	for range writers * writes {
-		seen[<-states]++
-	}
-	return seen
-}
-
-// stormWrite is one fenced transaction; it returns its SQLSTATE, or the error's
-// text if it has none.
-func stormWrite(
-	ctx context.Context, pool *pgxpool.Pool, level pgx.TxIsoLevel, history string, token int64, resources []string,
-) string {
-	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
-		if err := (pglock.Fencer{}).FenceAll(ctx, tx, token, resources...); err != nil {
-			return err
-		}
-		for _, resource := range resources {
-			if _, err := tx.Exec(ctx, "INSERT INTO "+history+" (resource, token) VALUES ($1, $2)", resource, token); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err == nil {
-		return "ok"
-	}
-	if state := sqlState(err); state != "" {
-		return state
-	}
-	return err.Error()
-}
-
-func TestP7_StormOfTermsAtEveryIsolationLevel(t *testing.T) {
-	t.Parallel()
-	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-		t.Run(string(level), func(t *testing.T) {
-			t.Parallel()
-			pool := newPool(t, database(t), func(c *pgxpool.Config) { c.MaxConns = 12 })
-			history := table(t, pool, "id bigint GENERATED ALWAYS AS IDENTITY, resource text, token bigint")
-			seen := storm(t, pool, level, history)
-			t.Logf("outcomes: %v (%s is a stale token, 40001 is to be tried again)", seen, pglock.SQLStateStaleToken)
-			allowed := []string{"ok", pglock.SQLStateStaleToken}
-			if level != pgx.ReadCommitted {
-				allowed = append(allowed, "40001")
-			}
-			for state := range seen {
-				require.Contains(t, allowed, state)
-			}
-			require.Positive(t, seen["ok"])
-			require.Positive(t, seen[pglock.SQLStateStaleToken])
-			older := count(t, pool, "SELECT count(*) FROM (SELECT token < lag(token) OVER (PARTITION BY resource ORDER BY id) AS older FROM "+
-				history+") AS h WHERE older")
-			require.Zero(t, older, "writes that were accepted after one with a greater token")
-		})
-	}
-}
-
-// A transaction that has looked at the database before a successor claimed
-// cannot pass the fence on what it saw then.
-func TestP7_OldSnapshotDoesNotPass(t *testing.T) {
-	t.Parallel()
-	ctx := timed(t)
-	pool := newPool(t, database(t))
-	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-		for _, known := range []bool{false, true} { // whether the resource was written before
-			resource := fmt.Sprintf("%s-%s-%t", pgtest.Key(t), level, known)
-			if known {
-				require.NoError(t, pglock.Fencer{}.Claim(ctx, pool, 1, resource))
-			}
-			tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
-			require.NoError(t, err)
-			_, err = tx.Exec(ctx, "SELECT count(*) FROM pglock.fenced_writes")
-			require.NoError(t, err)
-			require.NoError(t, pglock.Fencer{}.Claim(ctx, pool, 2, resource))
-			err = pglock.Fencer{}.Fence(ctx, tx, 1, resource)
-			want := "40001"
-			if level == pgx.ReadCommitted {
-				want = pglock.SQLStateStaleToken
-			}
-			require.Equal(t, want, sqlState(err), "%s, %v", resource, err)
-			require.Error(t, tx.Commit(ctx))
-		}
 	}
 }
 

@@ -2,5 +2,6 @@
 drop function "pglock".fence_table(regclass, text);
 drop function "pglock".fence_row();
 drop function "pglock".fence(text, bigint, bigint);
+drop function "pglock".fence_raise(text, bigint);
 drop table "pglock".fenced_writes;
 delete from "pglock".migrations where version = 2;

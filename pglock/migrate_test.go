@@ -130,6 +130,16 @@ func TestFencerMigratesTheFenceAlone(t *testing.T) {
 }
 
 // TestKeyInSQLIsTheKeyInGo holds the two implementations of the hash together: on the frozen vectors and on random text.
+func TestFenceIsRefusedWhereAdvisoryLocksDoNothing(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.NewDatabase(t, pgtest.Shared(t)))
+	_, err := pool.Exec(t.Context(), `SET allow_system_table_mods = on;
+		ALTER FUNCTION pg_catalog.pg_advisory_xact_lock_shared(int, int) RENAME TO pg_advisory_xact_lock_shared_real;
+		CREATE FUNCTION pg_catalog.pg_advisory_xact_lock_shared(int, int) RETURNS void LANGUAGE sql AS ''`)
+	require.NoError(t, err)
+	require.ErrorIs(t, pglock.Fencer{}.Migrate(t.Context(), pool), pglock.ErrUnsupportedServer)
+}
+
 func TestKeyInSQLIsTheKeyInGo(t *testing.T) {
 	t.Parallel()
 	_, pool := newLocker(t, nil)

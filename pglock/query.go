@@ -6,12 +6,14 @@ import "strconv"
 // message with others. Those of lock sessions, which go without, are in sql.go, and what both call is in the folder migrations.
 
 const (
+	// holdersSQL leaves out what the fence takes: the first number of its pairs says that it does.
 	holdersSQL = `SELECT l.classid::bigint, l.objid::bigint, l.objsubid, l.mode = 'ShareLock', NOT l.granted,
   coalesce(l.waitstart, 'epoch'), l.pid, coalesce(a.backend_start, 'epoch'), coalesce(a.application_name, ''),
   coalesce(a.usename::text, ''), coalesce(host(a.client_addr), '')
   FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
   WHERE l.locktype = 'advisory' AND l.pid IS NOT NULL
-    AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())`
+    AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+    AND NOT (l.objsubid = 2 AND l.classid = 1885826155)`
 
 	// listSQL reads all holders and waiters, those of a key first where there are several.
 	listSQL = holdersSQL + " ORDER BY l.granted DESC, l.waitstart, a.backend_start"

@@ -169,13 +169,24 @@ func ofTokens() []mutant {
 			"\"pglock/v1\"",
 			"\"pglock/v2\"",
 		}}, hash, "TestSumIsFrozen"},
-		{"fence-without-row-lock", []edit{
-			{fenceSQL, "and f.token = fence.token for share;", "and f.token = fence.token;"},
-			{fenceSQL, "where f.resource = fence.resource for share;", "where f.resource = fence.resource;"},
-		}, checks, "TestP7_RaiseWaitsForAnOpenFencedTransaction"},
+		{"fence-without-lock", []edit{{
+			fenceSQL,
+			"pg_catalog.pg_advisory_xact_lock_shared(1885826155, pg_catalog.hashtext(fence.resource collate pg_catalog.\"C\"))",
+			"null",
+		}}, checks, "TestP7_RaiseWaitsForAnOpenFencedTransaction"},
 		{"fence-without-second-look", []edit{{
 			fenceSQL,
-			"  if highest is distinct from fence.token then\n",
+			"    exit when pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.<>) 'read committed';\n",
+			"    return;\n",
+		}}, promises, "TestP7_ClaimIsNotHeldUpByAStreamOfWrites"},
+		{"fence-by-an-old-snapshot", []edit{{
+			fenceSQL,
+			"    exit when pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.<>) 'read committed';\n",
+			"",
+		}}, promises, "TestP7_ClaimIsNotHeldUpByAStreamOfWrites"},
+		{"fence-without-comparison", []edit{{
+			fenceSQL,
+			"  if highest is distinct from fence_raise.token then\n",
 			"  if highest is null then\n",
 		}}, promises, "TestP7_SlowHolder"},
 	}

@@ -5,6 +5,11 @@
 -- The fence alone: what a database needs that holds protected resources, whether or not it is the one that grants locks.
 do $pglock$
 begin
+  perform pg_catalog.pg_advisory_xact_lock_shared(1885826155, 0);
+  if not exists (select from pg_catalog.pg_locks l
+                  where l.locktype = 'advisory' and l.pid = pg_catalog.pg_backend_pid() and l.classid = 1885826155 and l.objid = 0) then
+    raise exception using errcode = 'PLS01', message = 'pg_advisory_xact_lock_shared returned and pg_locks shows no lock';
+  end if;
   if to_regnamespace('"pglock"') is null then
     create schema "pglock";
   end if;
@@ -24,45 +29,71 @@ create table "pglock".fenced_writes (
 );
 
 -- fence lets the transaction go on if no higher token was accepted or claimed for the resource, and aborts it otherwise.
--- Only a new token writes the row: an upsert in each write would queue one leader's own writers behind each other. An equal
--- token shares the row, and is compared again once it does. A row is never shared first and raised later, which deadlocks.
--- idle_ms bounds how long a writer that stops between two statements can keep its successor waiting for the row.
+-- Only a new token writes the row. An equal one shares an advisory lock of the resource until its transaction ends, and is compared
+-- again once it does, in a statement and so a snapshot of its own; a new one takes that lock alone. A lock of the row itself would be
+-- written to the log in each write, and is not fair: those who come share it past one who waits to raise it, for as long as
+-- they come. Every name is qualified, so that it needs no search_path, which would cost a third of the call. idle_ms bounds how long a
+-- writer that stops between two statements can keep its successor waiting.
 create function "pglock".fence(resource text, token bigint, idle_ms bigint default null) returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile
 as $pglock$
 declare
   highest bigint;
-  ignored text;
-  idle text := current_setting('idle_in_transaction_session_timeout');
+  ignored pg_catalog.text;
+  idle pg_catalog.text := pg_catalog.current_setting('idle_in_transaction_session_timeout');
 begin
-  if fence.idle_ms > 0 and (idle = '0' or extract(epoch from idle::interval) * 1000 > fence.idle_ms) then
-    ignored := set_config('idle_in_transaction_session_timeout', fence.idle_ms::text, true);
+  if fence.idle_ms operator(pg_catalog.>) 0
+      and (idle operator(pg_catalog.=) '0'
+           or extract(epoch from idle::pg_catalog.interval) operator(pg_catalog.*) 1000 operator(pg_catalog.>) fence.idle_ms) then
+    ignored := pg_catalog.set_config('idle_in_transaction_session_timeout', fence.idle_ms::pg_catalog.text, true);
   end if;
-  -- The usual case in one statement. It comes before the checks so that warm_up, which has no token, has it planned.
-  perform from "pglock".fenced_writes f where f.resource = fence.resource and f.token = fence.token for share;
-  if found then
-    return;
-  end if;
-  if fence.token is null or fence.token < 1 then
+  for look in 1 .. 2 loop -- one statement, so that warm_up, which has no token, has it planned
+    select f.token into highest from "pglock".fenced_writes f where f.resource operator(pg_catalog.=) fence.resource;
+    exit when coalesce(highest operator(pg_catalog.<>) fence.token, true);
+    if look operator(pg_catalog.=) 2 then
+      return;
+    end if;
+    ignored := pg_catalog.pg_advisory_xact_lock_shared(1885826155, pg_catalog.hashtext(fence.resource collate pg_catalog."C"));
+    exit when pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.<>) 'read committed';
+  end loop;
+  perform "pglock".fence_raise(fence.resource, fence.token);
+end
+$pglock$;
+
+-- fence_raise is fence for whatever is not usual: a token that is not the highest, and a transaction whose snapshot is older than its
+-- lock. To that an equal token has to share the row too, which fails if the row has changed since. Whoever shares the lock does
+-- not ask for it alone, which deadlocks, but where the resource was pruned in between.
+create function "pglock".fence_raise(resource text, token bigint) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $pglock$
+declare
+  resource_key integer := hashtext(fence_raise.resource collate "C");
+  highest bigint;
+begin
+  if fence_raise.token is null or fence_raise.token < 1 then
     raise exception using errcode = 'PLF02', message = 'pglock: no fencing token',
       hint = 'A lock in shared mode has none; a write is protected only by the token of an exclusive lock.';
   end if;
-  if fence.resource is null then
+  if fence_raise.resource is null then
     raise exception using errcode = 'PLF02', message = 'pglock: no resource to fence';
   end if;
-  select f.token into highest from "pglock".fenced_writes f where f.resource = fence.resource;
-  if highest is null or highest < fence.token then
+  select f.token into highest from "pglock".fenced_writes f where f.resource = fence_raise.resource;
+  if highest = fence_raise.token then
+    perform pg_advisory_xact_lock_shared(1885826155, resource_key);
+    select f.token into highest from "pglock".fenced_writes f where f.resource = fence_raise.resource for share;
+  elsif highest is null or highest < fence_raise.token then
+    perform pg_advisory_xact_lock(1885826155, resource_key);
     insert into "pglock".fenced_writes as f (resource, token, written_at)
-    values (fence.resource, fence.token, clock_timestamp())
+    values (fence_raise.resource, fence_raise.token, clock_timestamp())
     on conflict on constraint fenced_writes_pkey do update
        set token = excluded.token, written_at = excluded.written_at
      where f.token < excluded.token;
+    select f.token into highest from "pglock".fenced_writes f where f.resource = fence_raise.resource;
   end if;
-  select f.token into highest from "pglock".fenced_writes f where f.resource = fence.resource for share;
-  if highest is distinct from fence.token then
+  if highest is distinct from fence_raise.token then
     raise exception using errcode = 'PLF01',
-      message = format('pglock: stale fencing token %s for %s: %s was accepted', fence.token, fence.resource, highest),
-      detail = format('token=%s highest=%s resource=%s', fence.token, highest, fence.resource);
+      message = format('pglock: stale fencing token %s for %s: %s was accepted', fence_raise.token, fence_raise.resource, highest),
+      detail = format('token=%s highest=%s resource=%s', fence_raise.token, highest, fence_raise.resource);
   end if;
 end
 $pglock$;
@@ -122,6 +153,7 @@ $pglock$;
 drop function "pglock".fence_table(regclass, text);
 drop function "pglock".fence_row();
 drop function "pglock".fence(text, bigint, bigint);
+drop function "pglock".fence_raise(text, bigint);
 drop table "pglock".fenced_writes;
 delete from "pglock".migrations where version = 2;
 -- +goose StatementEnd
