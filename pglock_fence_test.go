@@ -2,7 +2,6 @@ package pglock_test
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"

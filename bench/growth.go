@@ -87,7 +87,7 @@ func (b *bench) besideLocks(ctx context.Context, plan growthPlan, dsn string) (e
 func heldCase(n int) string { return strconv.Itoa(n) + " locks held" }
 
 // besideWaiters lets more and more goroutines wait for a key that another client holds. At each step it measures cycles of
-// other keys, and then how long each of the waiters takes to get the lock from the one before.
+// other keys, and then how long each of the waiters takes to get the lock from the one before, while as many go on waiting.
 func (b *bench) besideWaiters(ctx context.Context, plan growthPlan, dsn string) (err error) {
 	config := &pglock.Config{MaxIdleSessions: 4, MaxSessions: 8}
 	theirs, err := openLocker(ctx, dsn, config)
@@ -123,19 +123,9 @@ func (b *bench) besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *
 	if err != nil {
 		return err
 	}
-	var wg sync.WaitGroup
-	var first sync.Once
-	var start time.Time // of the first to get it, from the other client
-	errs := make([]error, waiters)
-	for i := range waiters {
-		wg.Go(func() {
-			lock, err := c.locker.Acquire(ctx, "waited")
-			first.Do(func() { start = time.Now() })
-			if err == nil {
-				err = lock.Release(ctx)
-			}
-			errs[i] = err
-		})
+	turns := handOvers{client: c}
+	for range waiters {
+		turns.all.Go(func() { turns.take(ctx) })
 	}
 	err = pgtest.Poll(ctx, "waiters", func() bool { return c.locker.Stat().Waiters == waiters })
 	if err != nil {
@@ -148,13 +138,52 @@ func (b *bench) besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *
 	_, err = p.run(ctx, 1, plan.turn)
 	b.results.addLatencies(workGrowth, waitingCase(waiters), peerParked, p.nanos)
 	err = errors.Join(err, lock.Release(ctx))
-	wg.Wait()
+	turns.all.Wait()
 	if waiters > 1 {
-		b.results.add(figure{workGrowth, waitingCase(waiters), peerParked, metricDrain, unitMicros},
-			micros(time.Since(start))/float64(waiters-1))
+		b.results.add(figure{workGrowth, waitingCase(waiters), peerParked, metricDrain, unitMicros}, turns.each())
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(err, turns.err)
 }
+
+// handOvers are goroutines that take a lock in turns. Each waits again as soon as it has had a turn, so that always as many wait,
+// until measuredHandOvers have been counted.
+type handOvers struct {
+	client *ourClient
+	all    sync.WaitGroup
+
+	mu          sync.Mutex // guards the rest
+	count       int
+	first, last time.Time // turns that count
+	err         error
+}
+
+const measuredHandOvers = 2000
+
+func (h *handOvers) take(ctx context.Context) {
+	for more := true; more; {
+		lock, err := h.client.locker.Acquire(ctx, "waited")
+		h.mu.Lock()
+		if now := time.Now(); h.count == 0 {
+			h.first = now // until then another client had it
+		} else if h.count <= measuredHandOvers {
+			h.last = now
+		}
+		h.count++
+		more = h.count <= measuredHandOvers
+		h.mu.Unlock()
+		if err == nil {
+			err = lock.Release(ctx)
+		}
+		if err != nil {
+			h.mu.Lock()
+			h.err, more = err, false
+			h.mu.Unlock()
+		}
+	}
+}
+
+// each returns how long a hand-over took, on average.
+func (h *handOvers) each() float64 { return micros(h.last.Sub(h.first)) / measuredHandOvers }
 
 // A growth is one figure beside more and more of something.
 type growth struct {
