@@ -22,6 +22,7 @@ const (
 	workGrowth    = "growth"
 	workIdle      = "idle"
 	caseRoundTrip = "one round trip"
+	casePaced     = "one round trip, each after 2 ms"
 )
 
 // cyclePlan says how cycles of acquire and release are measured. A round goes through the peers several times in short

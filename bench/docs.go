@@ -213,14 +213,16 @@ func explained(workload string) string {
 			"connection: as soon as the one that the last lock took has been replaced, and ten times a second.",
 		workHandOver: "One process holds a lock and workers of three processes wait for it; each holds it for 2 ms. The time is from " +
 			"the call of a release to the next worker's having the lock, on the clock that all processes share. " +
-			"The raw waiters block in pg_advisory_lock, which holds back vacuum for as long as they do.",
+			"The raw waiters block in pg_advisory_lock, which holds back vacuum for as long as they do. A round trip is that of one " +
+			"statement, in a row and at the pace at which hand-overs come.",
 		workTakeOver: "The time from the end of a holder to the grant of a waiter in another process. Leases and TTLs are of 3 s " +
 			"(2 s in the short run), and the holder ends half of that after it has got the lock.",
 		workFence: "A transaction of one UPDATE, on a server that syncs each commit, with and without the fence. Each writer has a row " +
 			"of its own.",
 		workMany: "All locks are taken at once and then released at once.",
 		workGrowth: "Cycles of 64 workers in a shared session beside locks that the same Locker holds, 1,000 in a session; and cycles of " +
-			"one worker beside goroutines that wait for another key. Each hand-over is that of these waiters among themselves.",
+			"one worker beside goroutines that wait for another key. Hand-overs are those among these waiters, each of whom waits " +
+			"again when it has had the lock.",
 		workIdle: "Held locks and candidates of an Election that do nothing, with the default lease of 15 s, for each lock or follower. " +
 			"A follower is a process: it has a pool of its own.",
 	}[workload]

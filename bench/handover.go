@@ -225,7 +225,8 @@ func collect(ctx context.Context, first *pgtest.Process, waiting []*pgtest.Proce
 	return took, nil
 }
 
-// roundTrips measures the shortest thing that can be asked of a server, as a measure for hand-overs.
+// roundTrips measures the shortest thing that can be asked of a server, as a measure for hand-overs: in a row, when everything in
+// it is warm, and at the pace at which hand-overs come, when everything has slept as long as theirs.
 func (b *bench) roundTrips(ctx context.Context) (err error) {
 	conn, err := pgx.Connect(ctx, b.servers.Postgres)
 	if err != nil {
@@ -233,15 +234,22 @@ func (b *bench) roundTrips(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
 	for range b.rounds {
-		var took []int64
-		for range 2000 {
-			start := time.Now()
-			if _, err := conn.Exec(ctx, "SELECT $1::int", 1); err != nil {
-				return err
+		for _, c := range []struct {
+			name  string
+			count int
+			pause time.Duration
+		}{{caseRoundTrip, 2000, 0}, {casePaced, 200, handOverHold}} {
+			var took []int64
+			for range c.count {
+				time.Sleep(c.pause)
+				start := time.Now()
+				if _, err := conn.Exec(ctx, "SELECT $1::int", 1); err != nil {
+					return err
+				}
+				took = append(took, time.Since(start).Nanoseconds())
 			}
-			took = append(took, time.Since(start).Nanoseconds())
+			b.results.addLatencies(workHandOver, c.name, peerRaw, took)
 		}
-		b.results.addLatencies(workHandOver, caseRoundTrip, peerRaw, took)
 	}
 	return nil
 }

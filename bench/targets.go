@@ -60,6 +60,8 @@ func targets(r *results) []target {
 	for _, c := range []int{1, 10, 100} {
 		own := r.rounds(figure{workHandOver, waitersCase(c), peerDedicated, metricP50, ""})
 		add("hand-over / round trip, "+waitersCase(c), ratios(own, r.rounds(figure{workHandOver, caseRoundTrip, peerRaw, metricP50, ""})), 5, false)
+		add("hand-over / round trip at the same pace, "+waitersCase(c),
+			ratios(own, r.rounds(figure{workHandOver, casePaced, peerRaw, metricP50, ""})), 5, false)
 		add("hand-over / that of the fastest peer, "+waitersCase(c), ratios(own, shortestHandOver(r, waitersCase(c))), 1, false)
 	}
 	fenced := func(c, metric string) []float64 {
