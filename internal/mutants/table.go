@@ -176,12 +176,12 @@ func ofTokens() []mutant {
 		}}, checks, "TestP7_RaiseWaitsForAnOpenFencedTransaction"},
 		{"fence-without-second-look", []edit{{
 			fenceSQL,
-			"    exit when pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.<>) 'read committed';\n",
+			"    exit when pg_catalog.concat(pg_catalog.current_setting('transaction_isolation'), ' ', pg_catalog.current_setting('transaction_read_only')) operator(pg_catalog.<>) 'read committed off';\n",
 			"    return;\n",
 		}}, promises, "TestP7_ClaimIsNotHeldUpByAStreamOfWrites"},
 		{"fence-by-an-old-snapshot", []edit{{
 			fenceSQL,
-			"    exit when pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.<>) 'read committed';\n",
+			"    exit when pg_catalog.concat(pg_catalog.current_setting('transaction_isolation'), ' ', pg_catalog.current_setting('transaction_read_only')) operator(pg_catalog.<>) 'read committed off';\n",
 			"",
 		}}, promises, "TestP7_ClaimIsNotHeldUpByAStreamOfWrites"},
 		{"fence-without-comparison", []edit{{

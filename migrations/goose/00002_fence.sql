@@ -48,52 +48,65 @@ begin
     ignored := pg_catalog.set_config('idle_in_transaction_session_timeout', fence.idle_ms::pg_catalog.text, true);
   end if;
   for look in 1 .. 2 loop -- one statement, so that warm_up, which has no token, has it planned
-    select f.token into highest from "pglock".fenced_writes f where f.resource operator(pg_catalog.=) fence.resource;
+    select f.token into highest from "pglock".fenced_writes f
+     where f.resource operator(pg_catalog.=) fence.resource collate pg_catalog."default"; -- not the caller's
     exit when coalesce(highest operator(pg_catalog.<>) fence.token, true);
     if look operator(pg_catalog.=) 2 then
       return;
     end if;
     ignored := pg_catalog.pg_advisory_xact_lock_shared(1885826155, pg_catalog.hashtext(fence.resource collate pg_catalog."C"));
-    exit when pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.<>) 'read committed';
+    exit when pg_catalog.concat(pg_catalog.current_setting('transaction_isolation'), ' ', pg_catalog.current_setting('transaction_read_only')) operator(pg_catalog.<>) 'read committed off';
   end loop;
   perform "pglock".fence_raise(fence.resource, fence.token);
 end
 $pglock$;
 
--- fence_raise is fence for whatever is not usual: a token that is not the highest, and a transaction whose snapshot is older than its
--- lock. To that an equal token has to share the row too, which fails if the row has changed since. Whoever shares the lock does
--- not ask for it alone, which deadlocks, but where the resource was pruned in between.
+-- fence_raise is fence for whatever is not usual: a token that is not the highest, a transaction whose snapshot is older than its lock,
+-- and one that may not write, which is an error. There an equal token has to share the row too, which fails if the row has changed
+-- since. Whoever shares the lock already does not ask for it alone, which deadlocks: where the resource was pruned meanwhile it puts
+-- its row back, and raises none.
 create function "pglock".fence_raise(resource text, token bigint) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
+  name text := fence_raise.resource collate "default";
   resource_key integer := hashtext(fence_raise.resource collate "C");
   highest bigint;
+  shares boolean := false;
 begin
   if fence_raise.token is null or fence_raise.token < 1 then
     raise exception using errcode = 'PLF02', message = 'pglock: no fencing token',
       hint = 'A lock in shared mode has none; a write is protected only by the token of an exclusive lock.';
   end if;
-  if fence_raise.resource is null then
+  if name is null then
     raise exception using errcode = 'PLF02', message = 'pglock: no resource to fence';
   end if;
-  select f.token into highest from "pglock".fenced_writes f where f.resource = fence_raise.resource;
+  select f.token into highest from "pglock".fenced_writes f where f.resource = name collate "default";
+  if highest is null then
+    shares := exists (select from pg_locks l
+                       where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted and l.objsubid = 2
+                         and l.classid = 1885826155 and l.objid = (resource_key::bigint & 4294967295)::oid);
+  end if;
   if highest = fence_raise.token then
     perform pg_advisory_xact_lock_shared(1885826155, resource_key);
-    select f.token into highest from "pglock".fenced_writes f where f.resource = fence_raise.resource for share;
+  elsif shares then
+    insert into "pglock".fenced_writes (resource, token, written_at) values (name, fence_raise.token, clock_timestamp())
+    on conflict do nothing;
   elsif highest is null or highest < fence_raise.token then
     perform pg_advisory_xact_lock(1885826155, resource_key);
-    insert into "pglock".fenced_writes as f (resource, token, written_at)
-    values (fence_raise.resource, fence_raise.token, clock_timestamp())
+    insert into "pglock".fenced_writes as f (resource, token, written_at) values (name, fence_raise.token, clock_timestamp())
     on conflict on constraint fenced_writes_pkey do update
        set token = excluded.token, written_at = excluded.written_at
      where f.token < excluded.token;
-    select f.token into highest from "pglock".fenced_writes f where f.resource = fence_raise.resource;
+  end if;
+  select f.token into highest from "pglock".fenced_writes f where f.resource = name collate "default" for share;
+  if highest is null or shares and highest < fence_raise.token then
+    raise exception using errcode = '40001', message = format('pglock: %s was pruned meanwhile: try again', name);
   end if;
   if highest is distinct from fence_raise.token then
     raise exception using errcode = 'PLF01',
-      message = format('pglock: stale fencing token %s for %s: %s was accepted', fence_raise.token, fence_raise.resource, highest),
-      detail = format('token=%s highest=%s resource=%s', fence_raise.token, highest, fence_raise.resource);
+      message = format('pglock: stale fencing token %s for %s: %s was accepted', fence_raise.token, name, highest),
+      detail = format('token=%s highest=%s resource=%s', fence_raise.token, highest, name);
   end if;
 end
 $pglock$;
