@@ -123,7 +123,7 @@ func (b *bench) besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *
 	if err != nil {
 		return err
 	}
-	turns := handOvers{client: c}
+	turns := relay{client: c}
 	for range waiters {
 		turns.all.Go(func() { turns.take(ctx) })
 	}
@@ -145,45 +145,53 @@ func (b *bench) besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *
 	return errors.Join(err, turns.err)
 }
 
-// handOvers are goroutines that take a lock in turns. Each waits again as soon as it has had a turn, so that always as many wait,
-// until measuredHandOvers have been counted.
-type handOvers struct {
+// A relay is goroutines that take a lock in turns. Each waits again as soon as it has had a turn, so that always as many wait, until
+// measuredHandOvers have been counted.
+type relay struct {
 	client *ourClient
 	all    sync.WaitGroup
 
 	mu          sync.Mutex // guards the rest
-	count       int
-	first, last time.Time // turns that count
+	count       int        // turns so far
+	first, last time.Time  // between them are measuredHandOvers
 	err         error
 }
 
 const measuredHandOvers = 2000
 
-func (h *handOvers) take(ctx context.Context) {
+// take takes turns until enough have been counted or one fails.
+func (r *relay) take(ctx context.Context) {
 	for more := true; more; {
-		lock, err := h.client.locker.Acquire(ctx, "waited")
-		h.mu.Lock()
-		if now := time.Now(); h.count == 0 {
-			h.first = now // until then another client had it
-		} else if h.count <= measuredHandOvers {
-			h.last = now
-		}
-		h.count++
-		more = h.count <= measuredHandOvers
-		h.mu.Unlock()
+		lock, err := r.client.locker.Acquire(ctx, "waited")
 		if err == nil {
+			more = r.counted(time.Now())
 			err = lock.Release(ctx)
 		}
 		if err != nil {
-			h.mu.Lock()
-			h.err, more = err, false
-			h.mu.Unlock()
+			r.mu.Lock()
+			r.err = err
+			r.mu.Unlock()
+			return
 		}
 	}
 }
 
+// counted counts a turn and reports whether more are wanted.
+func (r *relay) counted(at time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch r.count {
+	case 0:
+		r.first = at // until then another client had it
+	case measuredHandOvers:
+		r.last = at
+	}
+	r.count++
+	return r.count <= measuredHandOvers
+}
+
 // each returns how long a hand-over took, on average.
-func (h *handOvers) each() float64 { return micros(h.last.Sub(h.first)) / measuredHandOvers }
+func (r *relay) each() float64 { return micros(r.last.Sub(r.first)) / measuredHandOvers }
 
 // A growth is one figure beside more and more of something.
 type growth struct {

@@ -234,22 +234,32 @@ func (b *bench) roundTrips(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
 	for range b.rounds {
-		for _, c := range []struct {
-			name  string
-			count int
-			pause time.Duration
-		}{{caseRoundTrip, 2000, 0}, {casePaced, 200, handOverHold}} {
-			var took []int64
-			for range c.count {
-				time.Sleep(c.pause)
-				start := time.Now()
-				if _, err := conn.Exec(ctx, "SELECT $1::int", 1); err != nil {
-					return err
-				}
-				took = append(took, time.Since(start).Nanoseconds())
-			}
-			b.results.addLatencies(workHandOver, c.name, peerRaw, took)
+		inARow, err := timeRoundTrips(ctx, conn, 2000, 0)
+		if err != nil {
+			return err
 		}
+		paced, err := timeRoundTrips(ctx, conn, 200, handOverHold)
+		if err != nil {
+			return err
+		}
+		b.results.addLatencies(workHandOver, caseRoundTrip, peerRaw, inARow)
+		b.results.addLatencies(workHandOver, casePaced, peerRaw, paced)
 	}
 	return nil
+}
+
+// timeRoundTrips makes round trips, each after a pause.
+func timeRoundTrips(ctx context.Context, conn *pgx.Conn, count int, pause time.Duration) ([]int64, error) {
+	var took []int64
+	for range count {
+		if pause > 0 {
+			<-time.After(pause)
+		}
+		start := time.Now()
+		if _, err := conn.Exec(ctx, "SELECT $1::int", 1); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(start).Nanoseconds())
+	}
+	return took, nil
 }

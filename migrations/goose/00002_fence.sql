@@ -55,7 +55,8 @@ begin
       return;
     end if;
     ignored := pg_catalog.pg_advisory_xact_lock_shared(1885826155, pg_catalog.hashtext(fence.resource collate pg_catalog."C"));
-    exit when pg_catalog.concat(pg_catalog.current_setting('transaction_isolation'), ' ', pg_catalog.current_setting('transaction_read_only')) operator(pg_catalog.<>) 'read committed off';
+    exit when pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.<>) 'read committed'
+           or pg_catalog.current_setting('transaction_read_only') operator(pg_catalog.<>) 'off';
   end loop;
   perform "pglock".fence_raise(fence.resource, fence.token);
 end
@@ -69,7 +70,6 @@ create function "pglock".fence_raise(resource text, token bigint) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $pglock$
 declare
-  name text := fence_raise.resource collate "default";
   resource_key integer := hashtext(fence_raise.resource collate "C");
   highest bigint;
   shares boolean := false;
@@ -78,10 +78,10 @@ begin
     raise exception using errcode = 'PLF02', message = 'pglock: no fencing token',
       hint = 'A lock in shared mode has none; a write is protected only by the token of an exclusive lock.';
   end if;
-  if name is null then
+  if fence_raise.resource is null then
     raise exception using errcode = 'PLF02', message = 'pglock: no resource to fence';
   end if;
-  select f.token into highest from "pglock".fenced_writes f where f.resource = name collate "default";
+  select f.token into highest from "pglock".fenced_writes f where f.resource = fence_raise.resource collate "default";
   if highest is null then
     shares := exists (select from pg_locks l
                        where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted and l.objsubid = 2
@@ -90,23 +90,25 @@ begin
   if highest = fence_raise.token then
     perform pg_advisory_xact_lock_shared(1885826155, resource_key);
   elsif shares then
-    insert into "pglock".fenced_writes (resource, token, written_at) values (name, fence_raise.token, clock_timestamp())
+    insert into "pglock".fenced_writes (resource, token, written_at)
+    values (fence_raise.resource, fence_raise.token, clock_timestamp())
     on conflict do nothing;
   elsif highest is null or highest < fence_raise.token then
     perform pg_advisory_xact_lock(1885826155, resource_key);
-    insert into "pglock".fenced_writes as f (resource, token, written_at) values (name, fence_raise.token, clock_timestamp())
+    insert into "pglock".fenced_writes as f (resource, token, written_at)
+    values (fence_raise.resource, fence_raise.token, clock_timestamp())
     on conflict on constraint fenced_writes_pkey do update
        set token = excluded.token, written_at = excluded.written_at
      where f.token < excluded.token;
   end if;
-  select f.token into highest from "pglock".fenced_writes f where f.resource = name collate "default" for share;
+  select f.token into highest from "pglock".fenced_writes f where f.resource = fence_raise.resource collate "default" for share;
   if highest is null or shares and highest < fence_raise.token then
-    raise exception using errcode = '40001', message = format('pglock: %s was pruned meanwhile: try again', name);
+    raise exception using errcode = '40001', message = format('pglock: %s was pruned meanwhile: try again', fence_raise.resource);
   end if;
   if highest is distinct from fence_raise.token then
     raise exception using errcode = 'PLF01',
-      message = format('pglock: stale fencing token %s for %s: %s was accepted', fence_raise.token, name, highest),
-      detail = format('token=%s highest=%s resource=%s', fence_raise.token, highest, name);
+      message = format('pglock: stale fencing token %s for %s: %s was accepted', fence_raise.token, fence_raise.resource, highest),
+      detail = format('token=%s highest=%s resource=%s', fence_raise.token, highest, fence_raise.resource);
   end if;
 end
 $pglock$;
