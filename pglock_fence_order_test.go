@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -128,6 +129,14 @@ func TestP7_OldSnapshotDoesNotPass(t *testing.T) {
 	}
 }
 
+// awaitBlocked returns when so many transactions of the pool's own database wait
+// for others.
+func awaitBlocked(t *testing.T, pool *pgxpool.Pool, n int) {
+	t.Helper()
+	const blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+	pgtest.Eventually(t, fmt.Sprintf("%d transactions to wait", n), func() bool { return count(t, pool, blocked) == n })
+}
+
 // Writers of an old term that follow each other without a gap do not keep its
 // successor waiting: who comes after the claim has been asked for waits behind it.
 func TestP7_ClaimIsNotHeldUpByAStreamOfWrites(t *testing.T) {
@@ -145,23 +154,93 @@ func TestP7_ClaimIsNotHeldUpByAStreamOfWrites(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { _ = tx.Rollback(context.Background()) }()
 			require.NoError(t, fencer.Fence(ctx, tx, 5, resource))
-			waiting := func(n int) {
-				pgtest.Eventually(t, fmt.Sprintf("%d transactions to wait", n), func() bool {
-					return count(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == n
-				})
-			}
 			claimed, written := make(chan error, 1), make(chan error, 1)
 			go func() { claimed <- fencer.Claim(ctx, pool, 6, resource) }()
-			waiting(1)
+			awaitBlocked(t, pool, 1)
 			go func() {
 				written <- pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 					return fencer.Fence(ctx, tx, 5, resource)
 				})
 			}()
-			waiting(2)
+			awaitBlocked(t, pool, 2)
 			require.NoError(t, tx.Commit(ctx))
 			require.NoError(t, <-claimed)
 			require.Equal(t, want, sqlState(<-written))
 		})
 	}
+}
+
+// The rows are compared as the table does it, whatever collation the caller's
+// text has: else a token would be compared with that of another resource.
+func TestP7_CollationOfTheCallerDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	ctx := timed(t)
+	pool := newPool(t, ownDatabase(t, pgtest.Shared(t)))
+	_, err := pool.Exec(ctx, "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+	require.NoError(t, err)
+	require.NoError(t, pglock.Fencer{}.Claim(ctx, pool, 5, "abc"))
+	require.NoError(t, pglock.Fencer{}.Claim(ctx, pool, 9, "ABC"))
+	_, err = pool.Exec(ctx, "SELECT pglock.fence('ABC' COLLATE ci, 5)")
+	require.Equal(t, pglock.SQLStateStaleToken, sqlState(err), "%v", err)
+	_, err = pool.Exec(ctx, "SELECT pglock.fence('ABC' COLLATE ci, 9)")
+	require.NoError(t, err)
+}
+
+func TestP7_ReadOnlyTransactionsAreRefused(t *testing.T) {
+	t.Parallel()
+	ctx, resource := timed(t), pgtest.Key(t)
+	pool := newPool(t, database(t))
+	require.NoError(t, pglock.Fencer{}.Claim(ctx, pool, 5, resource))
+	for token := range int64(3) {
+		err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+			return pglock.Fencer{}.Fence(ctx, tx, 5+token, resource)
+		})
+		require.ErrorIs(t, err, pglock.ErrReadOnly, "token %d", 5+token)
+	}
+}
+
+// Prune does not wait for writers whose token came long ago. Each of them puts
+// the resource back when it fences once more.
+func TestP7_PruneUnderOpenWriters(t *testing.T) {
+	t.Parallel()
+	ctx, resource := timed(t), pgtest.Key(t)
+	fencer := pglock.Fencer{}
+	pool := newPool(t, ownDatabase(t, pgtest.Shared(t)))
+	require.NoError(t, fencer.Claim(ctx, pool, 5, resource))
+	var writers [2]pgx.Tx
+	for i := range writers {
+		tx, err := pool.Begin(ctx)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+		require.NoError(t, fencer.Fence(ctx, tx, 5, resource))
+		writers[i] = tx
+	}
+	forgotten, err := fencer.Prune(ctx, pool, time.Microsecond)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, forgotten)
+	require.NoError(t, fencer.Fence(ctx, writers[0], 5, resource))
+	second := make(chan error, 1)
+	go func() { second <- fencer.Fence(ctx, writers[1], 5, resource) }()
+	awaitBlocked(t, pool, 1)
+	require.NoError(t, writers[0].Commit(ctx))
+	require.NoError(t, <-second)
+	require.NoError(t, writers[1].Commit(ctx))
+	require.ErrorIs(t, fencer.Claim(ctx, pool, 4, resource), pglock.ErrStaleToken)
+}
+
+// A new token is not called stale by a snapshot that still shows what was pruned.
+func TestP7_PruneBehindASnapshotIsToBeTriedAgain(t *testing.T) {
+	t.Parallel()
+	ctx, resource := timed(t), pgtest.Key(t)
+	fencer := pglock.Fencer{}
+	pool := newPool(t, ownDatabase(t, pgtest.Shared(t)))
+	require.NoError(t, fencer.Claim(ctx, pool, 5, resource))
+	tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(ctx, "SELECT count(*) FROM pglock.fenced_writes")
+	require.NoError(t, err)
+	_, err = fencer.Prune(ctx, pool, time.Microsecond)
+	require.NoError(t, err)
+	require.Equal(t, "40001", sqlState(fencer.Fence(ctx, tx, 6, resource)))
 }

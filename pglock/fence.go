@@ -29,7 +29,7 @@ type Fencer struct {
 
 	// IdleTimeout bounds how long a fenced transaction may be idle between two statements, by
 	// idle_in_transaction_session_timeout, unless the session's own bound is shorter: a writer that freezes holds the
-	// resource's row against its successor. Negative: no other bound than the session's. Default: DefaultLease.
+	// resource against its successor. Negative: no other bound than the session's. Default: DefaultLease.
 	IdleTimeout time.Duration
 }
 
@@ -56,7 +56,8 @@ func (f Fencer) sql() statements { return statementsOf(f.schema()) }
 
 // Fence lets tx go on if no token higher than token was accepted or claimed for resource, and makes token the highest. It
 // must be the first statement of the transaction. The error matches ErrStaleToken, and is a *StaleTokenError, if it was;
-// tx is then aborted, as after every error. While tx is open a higher token waits for its end.
+// tx is then aborted, as after every error. While tx is open a higher token waits for its end, and whoever fences the resource
+// after that waits for the higher token: a tx must not wait for another of the same resource.
 //
 // At isolation levels REPEATABLE READ and SERIALIZABLE a token that is raised at the same time fails with SQLSTATE 40001:
 // try the transaction again.
@@ -64,7 +65,9 @@ func (f Fencer) Fence(ctx context.Context, tx pgx.Tx, token int64, resource stri
 	return f.FenceAll(ctx, tx, token, resource)
 }
 
-// FenceAll is Fence for several resources, in an order in which no two such calls can deadlock.
+// FenceAll is Fence for several resources, in an order that keeps such calls from deadlocking. It does not where two resources
+// have the same hash of 32 bits: then PostgreSQL may end one transaction with SQLSTATE 40P01, to be tried again. Each resource
+// takes an entry of the server's lock table until the transaction ends.
 func (f Fencer) FenceAll(ctx context.Context, tx pgx.Tx, token int64, resources ...string) error {
 	fence, err := f.fence(token, resources)
 	if err == nil {
@@ -117,8 +120,8 @@ func (f Fencer) inTx(ctx context.Context, db DB, op string, token int64, resourc
 	return fence.inTx(ctx, db, op, fn)
 }
 
-// Prune forgets resources that nobody has written or claimed for the given time, and returns how many. A holder that was
-// stale for longer than that could write again: choose a time that no process survives, such as 30 days.
+// Prune forgets resources whose highest token came at least the given time ago, and returns how many. One that is in use is put
+// back by its next write. A holder that was stale for longer than that could write again: choose a time that no process survives, such as 30 days.
 func (f Fencer) Prune(ctx context.Context, db DB, unused time.Duration) (forgotten int64, err error) {
 	if unused <= 0 {
 		return 0, &LockError{Op: "prune", Err: fmt.Errorf("the time %v must be positive", unused)}
