@@ -22,6 +22,14 @@ const poolPatience = 100 * time.Millisecond
 // them would keep the machine too busy to give any back.
 const busyPatience = 50 * time.Millisecond
 
+// morePatience is the context key of a longer busyPatience, of those that are not in a hurry.
+type morePatience struct{}
+
+// withPatience lets what ctx opens wait for d before it dials.
+func withPatience(ctx context.Context, d time.Duration) context.Context {
+	return context.WithValue(ctx, morePatience{}, d)
+}
+
 // connectionPatience is how long a connection that is being made is waited for before the pool is asked for another.
 const connectionPatience = time.Second
 
@@ -66,7 +74,8 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool, schema string) (*can
 		busy := stat.IdleConns() == 0 && stat.TotalConns() >= stat.MaxConns()
 		patient := poolPatience
 		if busy {
-			patient = busyPatience
+			more, _ := ctx.Value(morePatience{}).(time.Duration)
+			patient = max(busyPatience, more)
 		}
 		patience, cancel := context.WithTimeout(ctx, patient)
 		pooled, err := pool.Acquire(patience)

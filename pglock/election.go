@@ -31,7 +31,8 @@ type ElectionConfig struct {
 
 	// PollInterval, if it is not 0, lets the candidate ask for the lock at this interval, on the average, instead of waiting
 	// in line for it: it holds no connection in between, and takes over within one and a half intervals. n candidates send
-	// n/PollInterval statements a second. For hundreds of candidates. Default: 0, wait in line.
+	// n/PollInterval statements a second. For hundreds of candidates. While the pool has no connection to spare it waits for
+	// one, a quarter of the interval at most, before it connects by itself. Default: 0, wait in line.
 	PollInterval time.Duration
 
 	// Pause is the time between the end of a term that the candidate gave up, or that failed, and its next campaign: the
@@ -145,16 +146,20 @@ func (e *Election) Run(ctx context.Context, fn func(ctx context.Context, term *T
 
 // campaign returns when the lock is won, or with an error that ends Run.
 func (e *Election) campaign(ctx context.Context) (*Lock, error) {
-	if e.config.PollInterval == 0 {
+	interval := e.config.PollInterval
+	if interval == 0 {
 		return e.locker.Acquire(ctx, e.key)
 	}
+	// Where many candidates wake up at the same time, as after a stall, connections of their own would be what keeps them busy.
+	asking := withPatience(ctx, interval/4)
 	for {
-		lock, err := e.locker.TryAcquire(ctx, e.key)
+		began := e.m.now()
+		lock, err := e.locker.TryAcquire(asking, e.key)
 		if err == nil || !errors.Is(err, ErrNotAcquired) && !canHeal(err) {
 			return lock, err
 		}
-		interval := e.config.PollInterval
-		if !pauseFor(ctx, interval/2+rand.N(interval)) {
+		pause := interval/2 + rand.N(interval)
+		if !pauseFor(ctx, max(interval/4, pause-(e.m.now()-began))) {
 			return nil, ctx.Err()
 		}
 	}
