@@ -37,7 +37,7 @@ func smallPlan() plan {
 	p.takeOver = takeOverPlan{times: 1, lease: 2 * time.Second}
 	p.fence = fencePlan{writers: []int{1, 2}, turns: 1, turn: 20 * time.Millisecond}
 	p.many = 100
-	p.growth = growthPlan{held: []int{1, 1000}, waiters: []int{1, 10}, workers: 4, turn: 10 * time.Millisecond}
+	p.growth = growthPlan{held: []int{1, 1000}, waiters: []int{1, 10}, workers: 4, sweeps: 1, turn: 10 * time.Millisecond}
 	p.idle = idlePlan{dedicated: 2, shared: 10, followers: 2, window: 200 * time.Millisecond}
 	return p
 }

@@ -13,11 +13,20 @@ import (
 	"github.com/seed35111a8b/pglock/pglock"
 )
 
-// growthPlan says at how many locks and waiters the cost of one more is measured.
+// growthPlan says at how many locks and waiters the cost of one more is measured. A round goes through all of them several times,
+// so that a disturbance of the machine hits all alike.
 type growthPlan struct {
 	held, waiters []int
 	workers       int
+	sweeps        int
 	turn          time.Duration
+}
+
+// A step is what was measured beside a number of locks or waiters in a round.
+type step struct {
+	nanos   []int64
+	seconds float64
+	each    time.Duration // the sum of what a hand-over took on average in each sweep
 }
 
 // growthSettings raise the lock table of the server that 100,000 locks are held on.
@@ -36,18 +45,30 @@ func (b *bench) growth(ctx context.Context, plan growthPlan) (err error) {
 	}
 	defer func() { err = errors.Join(err, server.Close(context.WithoutCancel(ctx))) }()
 	for range b.rounds {
-		if err := b.besideLocks(ctx, plan, dsn); err != nil {
-			return fmt.Errorf("beside locks: %w", err)
+		locks, waiters := make([]step, len(plan.held)), make([]step, len(plan.waiters))
+		for range plan.sweeps {
+			if err := besideLocks(ctx, plan, dsn, locks); err != nil {
+				return fmt.Errorf("beside locks: %w", err)
+			}
+			if err := besideWaiters(ctx, plan, dsn, waiters); err != nil {
+				return fmt.Errorf("beside waiters: %w", err)
+			}
 		}
-		if err := b.besideWaiters(ctx, plan, dsn); err != nil {
-			return fmt.Errorf("beside waiters: %w", err)
+		for i, held := range plan.held {
+			b.results.add(figure{workGrowth, heldCase(held), peerShared, metricRate, unitRate}, float64(len(locks[i].nanos))/locks[i].seconds)
+		}
+		for i, n := range plan.waiters {
+			b.results.addLatencies(workGrowth, waitingCase(n), peerParked, waiters[i].nanos)
+			if n > 1 {
+				b.results.add(figure{workGrowth, waitingCase(n), peerParked, metricDrain, unitMicros}, micros(waiters[i].each)/float64(plan.sweeps))
+			}
 		}
 	}
 	return nil
 }
 
 // besideLocks holds more and more locks, and at each step measures cycles of other keys.
-func (b *bench) besideLocks(ctx context.Context, plan growthPlan, dsn string) (err error) {
+func besideLocks(ctx context.Context, plan growthPlan, dsn string, steps []step) (err error) {
 	most := plan.held[len(plan.held)-1]
 	c, err := openLocker(ctx, dsn, &pglock.Config{LocksPerSession: 1000, MaxSessions: most/1000 + 5, MaxLocks: 2*most + 1000})
 	if err != nil {
@@ -56,7 +77,7 @@ func (b *bench) besideLocks(ctx context.Context, plan growthPlan, dsn string) (e
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	p := &cyclePeer{name: peerShared, client: c}
 	held := 0
-	for _, target := range plan.held {
+	for i, target := range plan.held {
 		for held < target {
 			var keys []string
 			for range min(1000, target-held) {
@@ -71,7 +92,7 @@ func (b *bench) besideLocks(ctx context.Context, plan growthPlan, dsn string) (e
 				return fmt.Errorf("%d of %d locks", len(locks), len(keys))
 			}
 		}
-		if _, err := p.run(ctx, plan.workers, plan.turn/2); err != nil { // the sessions are full, and there is a new one
+		if _, err := p.run(ctx, plan.workers, 2*plan.turn); err != nil { // the sessions are full, and a new one has to get warm
 			return err
 		}
 		p.nanos = nil
@@ -79,7 +100,8 @@ func (b *bench) besideLocks(ctx context.Context, plan growthPlan, dsn string) (e
 		if err != nil {
 			return err
 		}
-		b.results.add(figure{workGrowth, heldCase(target), peerShared, metricRate, unitRate}, float64(len(p.nanos))/took.Seconds())
+		steps[i].nanos = append(steps[i].nanos, p.nanos...)
+		steps[i].seconds += took.Seconds()
 	}
 	return nil
 }
@@ -88,7 +110,7 @@ func heldCase(n int) string { return strconv.Itoa(n) + " locks held" }
 
 // besideWaiters lets more and more goroutines wait for a key that another client holds. At each step it measures cycles of
 // other keys, and then how long each of the waiters takes to get the lock from the one before, while as many go on waiting.
-func (b *bench) besideWaiters(ctx context.Context, plan growthPlan, dsn string) (err error) {
+func besideWaiters(ctx context.Context, plan growthPlan, dsn string, steps []step) (err error) {
 	config := &pglock.Config{MaxIdleSessions: 4, MaxSessions: 8}
 	theirs, err := openLocker(ctx, dsn, config)
 	if err != nil {
@@ -101,11 +123,11 @@ func (b *bench) besideWaiters(ctx context.Context, plan growthPlan, dsn string) 
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	p := &cyclePeer{name: peerParked, client: c}
-	if _, err := p.run(ctx, 1, plan.turn); err != nil {
+	if _, err := p.run(ctx, 1, 2*plan.turn); err != nil {
 		return err
 	}
-	for _, waiters := range plan.waiters {
-		if err := b.besideSomeWaiters(ctx, plan, theirs, p, waiters); err != nil {
+	for i, waiters := range plan.waiters {
+		if err := besideSomeWaiters(ctx, plan, theirs, p, waiters, &steps[i]); err != nil {
 			return err
 		}
 	}
@@ -114,7 +136,7 @@ func (b *bench) besideWaiters(ctx context.Context, plan growthPlan, dsn string) 
 
 func waitingCase(n int) string { return strconv.Itoa(n) + " waiters in the process" }
 
-func (b *bench) besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *ourClient, p *cyclePeer, waiters int) error {
+func besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *ourClient, p *cyclePeer, waiters int, s *step) error {
 	c, ok := p.client.(*ourClient)
 	if !ok {
 		return errCannot
@@ -136,12 +158,10 @@ func (b *bench) besideSomeWaiters(ctx context.Context, plan growthPlan, theirs *
 	}
 	p.nanos = nil
 	_, err = p.run(ctx, 1, plan.turn)
-	b.results.addLatencies(workGrowth, waitingCase(waiters), peerParked, p.nanos)
+	s.nanos = append(s.nanos, p.nanos...)
 	err = errors.Join(err, lock.Release(ctx))
 	turns.all.Wait()
-	if waiters > 1 {
-		b.results.add(figure{workGrowth, waitingCase(waiters), peerParked, metricDrain, unitMicros}, turns.each())
-	}
+	s.each += turns.each()
 	return errors.Join(err, turns.err)
 }
 
@@ -157,7 +177,7 @@ type relay struct {
 	err         error
 }
 
-const measuredHandOvers = 2000
+const measuredHandOvers = 1000
 
 // take takes turns until enough have been counted or one fails.
 func (r *relay) take(ctx context.Context) {
@@ -191,7 +211,7 @@ func (r *relay) counted(at time.Time) bool {
 }
 
 // each returns how long a hand-over took, on average.
-func (r *relay) each() float64 { return micros(r.last.Sub(r.first)) / measuredHandOvers }
+func (r *relay) each() time.Duration { return r.last.Sub(r.first) / measuredHandOvers }
 
 // A growth is one figure beside more and more of something.
 type growth struct {

@@ -51,7 +51,7 @@ func quickPlan() plan {
 		takeOver:  takeOverPlan{times: 1, lease: 2 * time.Second},
 		fence:     fencePlan{writers: []int{1, 16}, turns: 3, turn: 120 * time.Millisecond},
 		many:      10_000,
-		growth:    growthPlan{held: []int{1, 100, 10_000}, waiters: []int{1, 100}, workers: 64, turn: 100 * time.Millisecond},
+		growth:    growthPlan{held: []int{1, 100, 10_000}, waiters: []int{1, 100}, workers: 64, sweeps: 5, turn: 60 * time.Millisecond},
 		idle:      idlePlan{dedicated: 20, shared: 2000, followers: 10, window: 6200 * time.Millisecond},
 	}
 }
@@ -67,7 +67,7 @@ func fullPlan() plan {
 		takeOver:  takeOverPlan{times: 1, lease: 3 * time.Second},
 		fence:     fencePlan{writers: []int{1, 16}, turns: 5, turn: 200 * time.Millisecond},
 		many:      10_000,
-		growth:    growthPlan{held: []int{1, 10, 100, 1000, 10_000, 100_000}, waiters: []int{1, 10, 100, 1000}, workers: 64, turn: 300 * time.Millisecond},
+		growth:    growthPlan{held: []int{1, 10, 100, 1000, 10_000, 100_000}, waiters: []int{1, 10, 100, 1000}, workers: 64, sweeps: 3, turn: 200 * time.Millisecond},
 		idle:      idlePlan{dedicated: 100, shared: 10_000, followers: 20, window: 30 * time.Second},
 	}
 }
