@@ -244,3 +244,52 @@ func TestP7_PruneBehindASnapshotIsToBeTriedAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "40001", sqlState(fencer.Fence(ctx, tx, 6, resource)))
 }
+
+// colliding returns two pairs of resources that share a lock of the fence each,
+// and whose names overlap: one may be before or behind another of the other pair.
+func colliding(prefix string) (one, other [2]string) {
+	seen := map[int32]string{}
+	var pairs [][2]string
+	for i := 0; ; i++ {
+		name := fmt.Sprintf("%s/%08d", prefix, i)
+		hash := pglock.Hashtext(name)
+		first, again := seen[hash]
+		seen[hash] = name
+		if !again {
+			continue
+		}
+		for _, pair := range pairs {
+			if first < pair[1] { // and pair[0] < name, which is the last so far
+				return pair, [2]string{first, name}
+			}
+		}
+		pairs = append(pairs, [2]string{first, name})
+	}
+}
+
+// Two transactions of two resources each, which share the locks of their
+// resources, take these in the same order, whatever the order of the names.
+func TestP7_ResourcesOfOneHashDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	ctx := timed(t)
+	fencer := pglock.Fencer{}
+	pool := newPool(t, ownDatabase(t, pgtest.Shared(t)))
+	one, other := colliding(pgtest.Key(t))
+	for _, shared := range []string{one[0], other[0]} { // whichever is first, both transactions wait for it
+		require.NoError(t, fencer.Claim(ctx, pool, 1, shared))
+		writer, err := pool.Begin(ctx)
+		require.NoError(t, err)
+		require.NoError(t, fencer.Fence(ctx, writer, 1, shared))
+		claims := make(chan error, 2)
+		for i, resources := range [][]string{{one[0], other[1]}, {one[1], other[0]}} {
+			go func() { claims <- fencer.Claim(ctx, pool, 2, resources...) }()
+			awaitBlocked(t, pool, i+1)
+		}
+		require.NoError(t, writer.Commit(ctx))
+		for range 2 {
+			require.NoError(t, <-claims)
+		}
+		_, err = pool.Exec(ctx, "DELETE FROM pglock.fenced_writes")
+		require.NoError(t, err)
+	}
+}

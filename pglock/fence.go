@@ -65,9 +65,8 @@ func (f Fencer) Fence(ctx context.Context, tx pgx.Tx, token int64, resource stri
 	return f.FenceAll(ctx, tx, token, resource)
 }
 
-// FenceAll is Fence for several resources, in an order that keeps such calls from deadlocking. It does not where two resources
-// have the same hash of 32 bits: then PostgreSQL may end one transaction with SQLSTATE 40P01, to be tried again. Each resource
-// takes an entry of the server's lock table until the transaction ends.
+// FenceAll is Fence for several resources, in an order that keeps such calls from deadlocking. Each resource takes an entry of the
+// server's lock table until the transaction ends.
 func (f Fencer) FenceAll(ctx context.Context, tx pgx.Tx, token int64, resources ...string) error {
 	fence, err := f.fence(token, resources)
 	if err == nil {
@@ -95,7 +94,7 @@ func (f Fencer) fence(token int64, resources []string) (*fence, error) {
 			return nil, wrap(ErrInvalidKey, fmt.Sprintf("a resource of %d bytes: at most %d fit into the index", len(resource), maxResource))
 		}
 	}
-	sorted := slices.Compact(slices.Sorted(slices.Values(resources)))
+	sorted := slices.Compact(inFenceOrder(slices.Clone(resources)))
 	return &fence{sql: f.sql(), resources: sorted, tokens: slices.Repeat([]int64{token}, len(sorted)), idleMillis: f.idleMillis()}, nil
 }
 

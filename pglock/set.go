@@ -125,7 +125,7 @@ func (s *LockSet) FencedTx(ctx context.Context, db DB, fn func(pgx.Tx) error) er
 	if err := s.Err(); err != nil {
 		return &LockError{Op: op, Err: err}
 	}
-	keys := slices.Sorted(slices.Values(s.Keys()))
+	keys := inFenceOrder(s.Keys())
 	tokens := make([]int64, len(keys))
 	for i, key := range keys {
 		tokens[i] = s.byKey[key].token

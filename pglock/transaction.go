@@ -1,18 +1,28 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A fence is what guards a transaction: a token for each resource, sorted, so that no two of them can deadlock.
+// A fence is what guards a transaction: a token for each resource, in an order that all such transactions keep.
 type fence struct {
 	sql        statements
 	resources  []string
 	tokens     []int64
 	idleMillis int64
+}
+
+// inFenceOrder sorts resources by the locks that the function fence takes for them, since two may share one.
+func inFenceOrder(resources []string) []string {
+	slices.SortFunc(resources, func(a, b string) int {
+		return cmp.Or(cmp.Compare(Hashtext(a), Hashtext(b)), cmp.Compare(a, b))
+	})
+	return resources
 }
 
 // exec guards a transaction that has begun.
