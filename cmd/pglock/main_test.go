@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -122,11 +124,15 @@ func (h *host) finish(t *testing.T, cmd *exec.Cmd) result {
 	return result{code: exitCode(t, cmd.Run()), stdout: stdout.String(), stderr: stderr.String()}
 }
 
-// start runs a line of shell as pglock run would be started by cron: without a terminal. The shell becomes it.
+// start runs a line of shell as pglock run would be started by cron: without a terminal, and with no signal ignored, whatever the
+// tests themselves were started by. The shell becomes it.
 func (h *host) start(t *testing.T, script string) *pgtest.Process {
 	t.Helper()
-	return pgtest.SpawnCommand(t, h.command("sh", "-c", "exec "+script))
+	return pgtest.SpawnCommand(t, h.command("env", "--default-signal", "sh", "-c", "exec "+script))
 }
+
+// patience bounds the waits for what a process does.
+const patience = time.Minute
 
 // exitCode is what a shell calls $?.
 func exitCode(t *testing.T, err error) int {
@@ -144,12 +150,16 @@ func exitCode(t *testing.T, err error) int {
 
 func wait(t *testing.T, p *pgtest.Process) int {
 	t.Helper()
-	return exitCode(t, p.Wait(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return exitCode(t, p.Wait(ctx))
 }
 
 func expect(t *testing.T, p *pgtest.Process, word string) string {
 	t.Helper()
-	rest, err := p.Expect(t.Context(), word)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	rest, err := p.Expect(ctx, word)
 	require.NoError(t, err)
 	return rest
 }

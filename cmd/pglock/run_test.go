@@ -272,7 +272,7 @@ func TestRunWrapperKilled(t *testing.T) {
 	h := newHost(t)
 	p := h.start(t, `"$PGLOCK" run k -- `+family)
 	expect(t, p, "ready")
-	require.GreaterOrEqual(t, len(h.processes()), 6)
+	pgtest.Eventually(t, "the family to be complete", func() bool { return len(h.processes()) >= 6 })
 	require.NoError(t, p.Kill())
 	pgtest.Eventually(t, "the whole tree to end", func() bool { return len(h.processes()) == 0 })
 	require.Zero(t, h.sh(t, `"$PGLOCK" run --wait 5s k -- true`).code, "the lock is free")
