@@ -49,6 +49,34 @@ func TestP4_HolderCutOffRightAfterTheGrantBlocksForALeaseAtMost(t *testing.T) {
 	t.Logf("another held the lock %v after the cut, with a lease of %v", took, testLease)
 }
 
+// However a session came to its connection it is kept alive from then on.
+func TestP12_LockOutlivesTheTrustOfItsGrant(t *testing.T) {
+	t.Parallel()
+	ctx, dsn := timed(t), database(t)
+	config := pglock.Config{Lease: testLease}
+	short, _, proxy := warmed(ctx, t, dsn, config)
+	unknown, _ := proxied(t, pgtest.Shared(t), dsn)
+	require.NoError(t, unknown.Ping(ctx))
+	before := proxy.Counts()
+	locks := map[string]*pglock.Lock{}
+	for name, locker := range map[string]*pglock.Locker{
+		"a connection made ready":                   short,
+		"a connection that was used for other work": newLocker(t, unknown, &config),
+		"a new connection":                          newLocker(t, newPool(t, dsn), &config),
+	} {
+		lock, err := locker.TryAcquire(ctx, pgtest.Key(t))
+		require.NoError(t, err, name)
+		locks[name] = lock
+	}
+	require.Positive(t, proxy.Counts().Since(before).FromClient[pgtest.TypeFunctionCall])
+	<-time.After(2 * testLease)
+	for name, lock := range locks {
+		require.NoError(t, lock.Err(), name)
+		require.NoError(t, lock.Verify(ctx), name)
+		require.NoError(t, lock.Release(ctx), name)
+	}
+}
+
 // The other settings follow, and the session is then as any other. What it has
 // set is written down by the function that it unlocks with.
 func TestASessionOfTheShortWayHasAllSettings(t *testing.T) {
