@@ -30,7 +30,7 @@ func withPatience(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, morePatience{}, d)
 }
 
-// connectionPatience is how long a connection that is being made is waited for before the pool is asked for another.
+// connectionPatience is how long a connection that the pool is making is waited for before another is dialled.
 const connectionPatience = time.Second
 
 // closeTimeout bounds the farewell of a connection.
@@ -87,28 +87,31 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool, schema string) (*can
 			return nil, unavailable(fmt.Errorf("no connection in time: %w", ctx.Err()))
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, unavailable(err)
-		case busy:
+		case busy || !awaitConnection(ctx, pool):
 			return dial(ctx, pool, schema)
 		}
-		awaitConnection(ctx, pool)
 	}
 }
 
 // awaitConnection waits for a connection that the pool is making, though whoever it was made for has lost patience: asked
-// again at once the pool would make one more, and where connecting takes long one lock would cost many.
-func awaitConnection(ctx context.Context, pool *pgxpool.Pool) {
+// again at once the pool would make one more, and where connecting takes long one lock would cost many. It reports false if
+// none comes of it: then one that is dialled says why, which the pool tells only those who still wait for it.
+func awaitConnection(ctx context.Context, pool *pgxpool.Pool) bool {
 	ctx, cancel := context.WithTimeout(ctx, connectionPatience)
 	defer cancel()
 	look := time.NewTicker(poolPatience / 20)
 	defer look.Stop()
 	for {
-		if stat := pool.Stat(); stat.IdleConns() > 0 || stat.ConstructingConns() == 0 {
-			return
+		switch stat := pool.Stat(); {
+		case stat.IdleConns() > 0:
+			return true
+		case stat.ConstructingConns() == 0:
+			return false
 		}
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }
