@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -106,7 +107,7 @@ func NewElection(locker *Locker, key string, config *ElectionConfig) (*Election,
 //
 // If fn returns while it leads, with an error or nil, the term is given up; an error is logged. After a Pause the candidate
 // campaigns again. A lost term never ends Run. If fn panics or calls runtime.Goexit the term is given up and the panic goes
-// on.
+// on, in the goroutine that called Run; where it came from is logged.
 //
 // Run returns ctx.Err() when ctx has ended and fn has returned; if fn has not within DrainTimeout it says so, and fn still
 // runs. It returns other errors only for what waiting cannot heal: see Acquire. One Election can run once at a time.
@@ -152,11 +153,19 @@ func (e *Election) campaign(ctx context.Context) (*Lock, error) {
 	}
 	// Where many candidates wake up at the same time, as after a stall, connections of their own would be what keeps them busy.
 	asking := withPatience(ctx, interval/4)
-	for {
+	for failures := 0; ; {
 		began := e.m.now()
 		lock, err := e.locker.TryAcquire(asking, e.key)
-		if err == nil || !errors.Is(err, ErrNotAcquired) && !canHeal(err) {
-			return lock, err
+		switch {
+		case err == nil:
+			return lock, nil
+		case errors.Is(err, ErrNotAcquired):
+			failures = 0
+		case !canHeal(err):
+			return nil, err
+		default:
+			failures++
+			e.m.logFailures(e.key, failures, err)
 		}
 		pause := interval/2 + rand.N(interval)
 		if !pauseFor(ctx, max(interval/4, pause-(e.m.now()-began))) {
@@ -188,16 +197,15 @@ func (e *Election) lead(ctx context.Context, lock *Lock, fn func(context.Context
 	termCtx, resign := context.WithCancelCause(held)
 	defer resign(context.Canceled)
 	term := &Term{lock: lock, resign: resign, over: make(chan struct{})}
-	var end outcome
-	if end.err = e.take(termCtx, lock); end.err != nil {
+	if err := e.take(termCtx, lock); err != nil {
+		e.logGivenUp(termCtx, lock, err)
 		e.stepDown(ctx, term)
-		end.returned = true
-		e.report(termCtx, lock, end)
 		return nil
 	}
 	e.set(term)
 	ended := e.start(termCtx, term, fn)
 	end, returned := e.drain(termCtx, ended)
+	e.logGivenUp(termCtx, lock, end.err)
 	e.stepDown(ctx, term) // after fn, or over its head
 	if !returned {
 		e.m.config.Logger.Warn("pglock: function of a term outlives it", "key", e.m.label(e.key), "token", lock.token,
@@ -209,8 +217,15 @@ func (e *Election) lead(ctx context.Context, lock *Lock, fn func(context.Context
 				lock.token, e.config.DrainTimeout)
 		}
 	}
-	e.report(termCtx, lock, end)
+	end.goOn()
 	return nil
+}
+
+// logGivenUp says why a term is given up that need not end yet.
+func (e *Election) logGivenUp(termCtx context.Context, lock *Lock, err error) {
+	if err != nil && termCtx.Err() == nil {
+		e.m.config.Logger.Warn("pglock: term given up", "key", e.m.label(e.key), "token", lock.token, "error", err)
+	}
 }
 
 // drain waits for the end of fn, and gives it DrainTimeout from the end of its ctx. It reports false if that was not enough.
@@ -245,7 +260,8 @@ type outcome struct {
 	panicked any
 }
 
-// start runs fn in a goroutine of its own, which ends with fn, so that lead can tell when it outlives its term.
+// start runs fn in a goroutine of its own, which ends with fn, so that lead can tell when it outlives its term. A panic goes on in
+// the goroutine of Run, and where it came from would be lost.
 func (e *Election) start(ctx context.Context, term *Term, fn func(context.Context, *Term) error) <-chan outcome {
 	ended := make(chan outcome, 1)
 	go func() {
@@ -253,6 +269,10 @@ func (e *Election) start(ctx context.Context, term *Term, fn func(context.Contex
 		defer func() {
 			if !o.returned {
 				o.panicked = recover()
+			}
+			if o.panicked != nil {
+				e.m.config.Logger.Error("pglock: panic in the function of a term", "key", e.m.label(e.key), "token", term.Token(),
+					"panic", o.panicked, "stack", string(debug.Stack()))
 			}
 			ended <- o
 		}()
@@ -262,15 +282,13 @@ func (e *Election) start(ctx context.Context, term *Term, fn func(context.Contex
 	return ended
 }
 
-// report logs how a term ended, and lets a panic or Goexit go on.
-func (e *Election) report(ctx context.Context, lock *Lock, end outcome) {
+// goOn lets a panic or Goexit go on.
+func (o outcome) goOn() {
 	switch {
-	case end.panicked != nil:
-		panic(end.panicked)
-	case !end.returned:
+	case o.panicked != nil:
+		panic(o.panicked)
+	case !o.returned:
 		runtime.Goexit()
-	case end.err != nil && ctx.Err() == nil:
-		e.m.config.Logger.Warn("pglock: term given up", "key", e.m.label(e.key), "token", lock.token, "error", end.err)
 	}
 }
 

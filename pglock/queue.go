@@ -79,6 +79,7 @@ type keyState struct {
 	asked    uint64   // the last ticket when the request under way was sent
 	timer    *time.Timer
 	attempts int  // polls since the last change, for the backoff
+	failures int  // of them in a row that were not answered
 	listed   bool // in manager.starved
 }
 
@@ -223,7 +224,7 @@ func (m *manager) tried(s *session, ks *keyState, token int64, err error) {
 // granted gives the lock that s has taken to the first who wanted it, in that mode, when it was asked for. If all of them
 // have gone it is unlocked. m.mu is held.
 func (m *manager) granted(s *session, ks *keyState, mode lockMode, token int64, raced bool) {
-	ks.attempts = 0
+	ks.attempts, ks.failures = 0, 0
 	lock := &Lock{
 		m: m, session: s, state: ks, id: ks.id, mode: mode, token: max(token, 0), raced: raced,
 		done: make(chan struct{}),
@@ -292,14 +293,21 @@ func (m *manager) failed(ks *keyState, err error) {
 func (m *manager) pause(ks *keyState, err error) {
 	const shortest, longest, longestAfterError = 5 * time.Millisecond, 200 * time.Millisecond, time.Second
 	most := longest
-	if err != nil {
+	ks.failures++
+	if err == nil {
+		ks.failures = 0
+	} else {
 		most = longestAfterError
 	}
 	delay := min(shortest<<min(ks.attempts, 10), most)
 	delay = delay/2 + rand.N(delay)/2
 	ks.attempts++
 	ks.front, ks.session = frontPaused, nil
+	failures, key := ks.failures, ks.queue.first.key
 	ks.timer = time.AfterFunc(delay, func() {
+		if failures >= toleratedFailures {
+			m.logFailures(key, failures, err)
+		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if ks.front == frontPaused {
@@ -307,6 +315,16 @@ func (m *manager) pause(ks *keyState, err error) {
 			m.dispatch(ks)
 		}
 	})
+}
+
+// toleratedFailures is a second or two of them.
+const toleratedFailures = 8
+
+// logFailures says what keeps somebody from getting a lock that would otherwise wait for it without a word: less and less often.
+func (m *manager) logFailures(key string, failures int, err error) {
+	if failures&(failures-1) == 0 { // a power of two
+		m.config.Logger.Warn("pglock: acquire keeps failing", "key", m.label(key), "failures", failures, "error", err)
+	}
 }
 
 // giveUp ends the wait of w, whose ctx has ended, unless the answer was faster. It reports whether there is one.
