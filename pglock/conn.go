@@ -22,6 +22,9 @@ const poolPatience = 100 * time.Millisecond
 // them would keep the machine too busy to give any back.
 const busyPatience = 50 * time.Millisecond
 
+// poolClosed is what a closed pool says. The error has a name, but in a module that pgx uses and does not show.
+const poolClosed = "closed pool"
+
 // morePatience is the context key of a longer busyPatience, of those that are not in a hurry.
 type morePatience struct{}
 
@@ -85,6 +88,8 @@ func openCandidate(ctx context.Context, pool *pgxpool.Pool, schema string) (*can
 			return pooledCandidate(pooled, schema), nil
 		case ctx.Err() != nil:
 			return nil, unavailable(fmt.Errorf("no connection in time: %w", ctx.Err()))
+		case err.Error() == poolClosed:
+			return nil, unavailable(fmt.Errorf("%w: its pool was closed before it", ErrClosed))
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, unavailable(err)
 		case busy || !awaitConnection(ctx, pool):

@@ -42,7 +42,7 @@ func (l *Locker) do(ctx context.Context, op string, lock *Lock, fn func(context.
 		l.finish(ctx, lock)
 		return false, m.lockError(op, lock.key, ErrClosed)
 	}
-	bound, cancel := lock.Bind(remember(ctx, m, lock.id))
+	bound, cancel := lock.Bind(remember(ctx, lock))
 	defer func() { // also when fn panics or calls Goexit
 		if cause := lock.Err(); errors.Is(cause, ErrLost) {
 			err = errors.Join(err, m.lockError(op, lock.key, cause))
@@ -62,10 +62,9 @@ func (l *Locker) finish(ctx context.Context, lock *Lock) {
 	}
 }
 
-// held is found in the contexts of functions of Do: a lock, and those around it.
+// held is found in the contexts of locks and of functions of Do: a lock, and those around it.
 type held struct {
-	m     *manager
-	id    LockID
+	lock  *Lock
 	outer *held
 }
 
@@ -77,15 +76,15 @@ func heldIn(ctx context.Context) *held {
 	return h
 }
 
-// remember returns a context below which id is known to be held.
-func remember(ctx context.Context, m *manager, id LockID) context.Context {
-	return context.WithValue(ctx, heldKey{}, &held{m, id, heldIn(ctx)})
+// remember returns a context below which lock is known to be held, until it has ended.
+func remember(ctx context.Context, lock *Lock) context.Context {
+	return context.WithValue(ctx, heldKey{}, &held{lock, heldIn(ctx)})
 }
 
 // holds reports whether ctx is one below which id is held.
 func holds(ctx context.Context, m *manager, id LockID) bool {
 	for h := heldIn(ctx); h != nil; h = h.outer {
-		if h.m == m && h.id == id {
+		if h.lock.m == m && h.lock.id == id && h.lock.Err() == nil {
 			return true
 		}
 	}

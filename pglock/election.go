@@ -89,6 +89,11 @@ func NewElection(locker *Locker, key string, config *ElectionConfig) (*Election,
 	if c.DrainTimeout < 0 || c.PollInterval < 0 || c.Pause < 0 {
 		return nil, m.lockError(op, key, wrap(ErrInvalidConfig, "DrainTimeout, PollInterval and Pause cannot be negative"))
 	}
+	if len(c.Resources) > 0 {
+		if _, err := m.fencer().fence(1, c.Resources); err != nil {
+			return nil, m.lockError(op, key, err)
+		}
+	}
 	if c.Name == "" {
 		host, _ := os.Hostname() // without one the process ID has to do
 		c.Name = host + ":" + strconv.Itoa(os.Getpid())
@@ -192,7 +197,7 @@ func (e *Election) lead(ctx context.Context, lock *Lock, fn func(context.Context
 		e.locker.finish(ctx, lock)
 		return ErrClosed
 	}
-	held, unbind := lock.Bind(remember(ctx, e.m, lock.id))
+	held, unbind := lock.Bind(remember(ctx, lock))
 	defer unbind()
 	termCtx, resign := context.WithCancelCause(held)
 	defer resign(context.Canceled)

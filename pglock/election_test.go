@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +58,8 @@ func TestElectionHandsOverOnTheEndOfItsContext(t *testing.T) {
 	require.Equal(t, "a", leader.Name)
 	require.Equal(t, first, leader.Token)
 	require.ErrorIs(t, a.Run(t.Context(), nil), pglock.ErrRunning)
+	_, err = pglock.NewElection(ours, key, &pglock.ElectionConfig{Resources: []string{key, ""}})
+	require.ErrorIs(t, err, pglock.ErrInvalidKey)
 
 	stop()
 	second := <-bterms
@@ -221,6 +225,17 @@ func TestOnceRunsATickOnce(t *testing.T) {
 	require.EqualValues(t, 1, forgotten)
 	_, err = ours.Once(t.Context(), job, time.Time{}, nil)
 	require.ErrorContains(t, err, "zero time")
+
+	for _, bad := range []string{"", "a\x00b", "\xff", strings.Repeat("x", 2001)} {
+		_, err = ours.Once(t.Context(), bad, slot, nil)
+		require.ErrorIs(t, err, pglock.ErrInvalidKey)
+		_, _, err = ours.LastTick(t.Context(), bad)
+		require.ErrorIs(t, err, pglock.ErrInvalidKey)
+	}
+	_, err = ours.Once(t.Context(), job, slot, func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) })
+	require.ErrorIs(t, err, pglock.ErrCommitUnknown)
+	require.ErrorContains(t, err, "the function has ended the transaction")
+	require.ErrorContains(t, err, strconv.Quote(job))
 }
 
 func TestDueTicks(t *testing.T) {
@@ -260,4 +275,8 @@ func TestDueTicks(t *testing.T) {
 		})
 	}
 	require.Empty(t, pglock.DueTicks(at("12:00:00"), at("13:00:00"), 0, pglock.CatchUpAll, func(time.Time) time.Time { return time.Time{} }))
+	for _, step := range []time.Duration{0, -time.Minute} {
+		stuck := func(after time.Time) time.Time { return after.Add(step) }
+		require.Empty(t, pglock.DueTicks(at("12:00:00"), at("13:00:00"), 0, pglock.CatchUpAll, stuck), "a schedule that does not go on")
+	}
 }

@@ -21,7 +21,7 @@ var (
 	ErrLost = errors.New("lock lost")
 	// ErrReleased: the holder released the lock.
 	ErrReleased = errors.New("lock released")
-	// ErrClosed: the Locker is closed.
+	// ErrClosed: the Locker is closed, or its pool.
 	ErrClosed = errors.New("locker closed")
 	// ErrInvalidKey: the key is empty, contains NUL or is not valid UTF-8.
 	ErrInvalidKey = errors.New("invalid key")
@@ -52,7 +52,7 @@ var (
 	ErrNoLeader = errors.New("no leader")
 	// ErrRunning: Election.Run was called while it runs.
 	ErrRunning = errors.New("this election runs already")
-	// ErrDeadlock: the caller's ctx belongs to a Do that holds this key, so that waiting for it would never end.
+	// ErrDeadlock: the caller's ctx belongs to a Do or a Lock that holds this key, so that waiting for it would never end.
 	ErrDeadlock = errors.New("deadlock: this key is held further up")
 )
 
@@ -166,6 +166,9 @@ func classify(err error) error {
 func commitFailed(err error) error {
 	if statementError(err) != nil || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) {
 		return classify(err)
+	}
+	if errors.Is(err, pgx.ErrTxClosed) {
+		return fmt.Errorf("%w: the function has ended the transaction, which is not its own: %w", ErrCommitUnknown, err)
 	}
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, classify(err))
 }

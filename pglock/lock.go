@@ -50,13 +50,18 @@ func (l *Lock) LockID() LockID { return l.id }
 func (l *Lock) Token() int64 { return l.token }
 
 // Context returns a context that has the values of the ctx that the lock was acquired with, but not its end: it ends with
-// the lock. Its cause is then an error that matches ErrReleased or ErrLost.
+// the lock. Its cause is then an error that matches ErrReleased or ErrLost. Asking for the same key with it, or with a context
+// below it, fails with ErrDeadlock, unless the lock is in shared mode.
 //
 // When the holder is cut off from the server the context ends TrustMargin before the server can give the lock to another.
 func (l *Lock) Context() context.Context {
 	l.mu.Lock()
 	if l.ctx == nil {
-		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(l.values))
+		values := context.WithoutCancel(l.values)
+		if l.mode == exclusive {
+			values = remember(values, l)
+		}
+		l.ctx, l.cancel = context.WithCancelCause(values)
 	}
 	ctx, cancel := l.ctx, l.cancel
 	l.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 // slot must be the time for which the tick is scheduled, not the time at which it runs: the replicas have to agree on it.
 func (l *Locker) Once(ctx context.Context, job string, slot time.Time, fn func(ctx context.Context, tx pgx.Tx) error) (ran bool, err error) {
 	const op = "once"
-	if err := checkKey(job); err != nil {
+	if err := checkJob(job); err != nil {
 		return false, l.m.lockError(op, job, err)
 	}
 	if slot.IsZero() {
@@ -47,7 +47,21 @@ func (l *Locker) Once(ctx context.Context, job string, slot time.Time, fn func(c
 		ran = true
 		return nil
 	})
+	if own, ok := err.(*LockError); ok && own.Op == op && own.Key == "" { //nolint:errorlint // only our own, not one of fn's
+		own.Key = l.m.label(job)
+	}
 	return ran && err == nil, err
+}
+
+// checkJob is checkKey for what is in an index.
+func checkJob(job string) error {
+	if err := checkKey(job); err != nil {
+		return err
+	}
+	if len(job) > maxResource {
+		return wrap(ErrInvalidKey, fmt.Sprintf("a job's name of %d bytes: at most %d fit into the index", len(job), maxResource))
+	}
+	return nil
 }
 
 // claimTick reports false if the tick was run before. It waits for a transaction that is at it.
@@ -62,13 +76,17 @@ func (l *Locker) claimTick(ctx context.Context, tx pgx.Tx, job string, slot time
 
 // LastTick returns the latest slot of job that has run, and false if none has.
 func (l *Locker) LastTick(ctx context.Context, job string) (slot time.Time, ok bool, err error) {
+	const op = "last tick"
+	if err := checkJob(job); err != nil {
+		return time.Time{}, false, l.m.lockError(op, job, err)
+	}
 	c := &l.m.config
 	err = l.m.pool.QueryRow(ctx, l.m.sql.lastTick(), c.Namespace, job).Scan(&slot)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return time.Time{}, false, nil
 	case err != nil:
-		return time.Time{}, false, l.m.lockError("last tick", job, classify(err))
+		return time.Time{}, false, l.m.lockError(op, job, classify(err))
 	}
 	return slot, true, nil
 }
@@ -97,15 +115,16 @@ const (
 )
 
 // DueTicks returns the slots that are due at now and come after last, in their order. next returns the first slot after a
-// time, as the Next of a cron schedule does, and the zero time if there is none. A slot that is older than grace was
-// missed, and policy says what becomes of it. Where last is the zero time, since no tick has run yet, nothing was missed.
+// time, as the Next of a cron schedule does, and the zero time if there is none; DueTicks stops at one that is not after that
+// time. A slot that is older than grace was missed, and policy says what becomes of it. Where last is the zero time, since no
+// tick has run yet, nothing was missed.
 func DueTicks(last, now time.Time, grace time.Duration, policy CatchUp, next func(time.Time) time.Time) []time.Time {
 	intime := now.Add(-grace)
 	if last.IsZero() || policy == CatchUpSkip && last.Before(intime) {
 		last = intime
 	}
 	var due []time.Time
-	for slot := next(last); !slot.IsZero() && !slot.After(now); slot = next(slot) {
+	for slot := next(last); slot.After(last) && !slot.After(now); last, slot = slot, next(slot) {
 		if policy == CatchUpOnce && len(due) > 0 && due[len(due)-1].Before(intime) {
 			due = due[:0] // the one before it was missed, and is made up for by a later one
 		}
