@@ -12,6 +12,9 @@
 //   - [Ticks.Wrap]: the work is any cron.Job. The tick is claimed before it: it runs at most once, and not at all if the
 //     replica dies in between. Two ticks never overlap, on whichever replicas: the second is then skipped.
 //
+// The wrappers of cron.WithChain go around both. Where cron.SkipIfStillRunning skips a run its tick is left to the other replicas;
+// runs that cron.DelayIfStillRunning delays take the latest tick first.
+//
 // A tick for which no replica was there is not made up for: see pglock.DueTicks.
 //
 // [cron]: https://pkg.go.dev/github.com/robfig/cron/v3
@@ -21,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,6 +62,9 @@ func New(ctx context.Context, locker *pglock.Locker, name string, schedule cron.
 	}
 }
 
+// mostLate is how many ticks are remembered for runs that are late.
+const mostLate = 100
+
 // Next returns what the schedule says, and remembers it for the run that the Cron will start then.
 func (t *Ticks) Next(after time.Time) time.Time {
 	next := t.schedule.Next(after)
@@ -65,20 +72,24 @@ func (t *Ticks) Next(after time.Time) time.Time {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.slots = append(t.slots, next)
+		t.slots = t.slots[max(0, len(t.slots)-mostLate):]
 	}
 	return next
 }
 
-// take returns the oldest tick that no run has taken.
+// take returns the latest tick that is due and that no run has taken: runs that a wrapper has skipped take none, and those after
+// them must not be behind for that. A late run takes one of those that are left.
 func (t *Ticks) take() (slot time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.slots) == 0 || t.slots[0].After(time.Now()) {
-		return slot, false // run by hand
+	now := time.Now()
+	for i, slot := range slices.Backward(t.slots) {
+		if !slot.After(now) {
+			t.slots = slices.Delete(t.slots, i, i+1)
+			return slot, true
+		}
 	}
-	slot = t.slots[0]
-	t.slots = t.slots[1:]
-	return slot, true
+	return slot, false // run by hand
 }
 
 // Job returns the job that runs fn once for each tick, in the transaction that claims it: see Locker.Once. An error is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -118,6 +119,38 @@ func TestWrapRunsATickOfThreeCronsOnce(t *testing.T) {
 	ticks := count(t, admin, "SELECT count(*) FROM pglock.ticks WHERE job = $1", name)
 	t.Logf("three crons, %d ticks in a span of %d, %d runs", ticks, count(t, admin, span, name), runs.Load())
 	require.EqualValues(t, ticks, runs.Load(), "each tick that was claimed ran once, and none beside another")
+}
+
+// A run that takes longer than the interval has the chain skip those after it,
+// and has no effect on which ticks later runs are for.
+func TestSkippedRunsLeaveNoLag(t *testing.T) {
+	locker, _ := replica(t)
+	ticks := pglockcron.New(t.Context(), locker, pgtest.Key(t), interval, slog.New(slog.DiscardHandler))
+	type run struct{ at, slot time.Time }
+	runs := make(chan run, 100)
+	first, goOn := true, make(chan struct{})
+	c := cron.New(cron.WithChain(cron.SkipIfStillRunning(cron.DiscardLogger)))
+	c.Schedule(ticks, ticks.Job(func(_ context.Context, _ pgx.Tx, slot time.Time) error {
+		runs <- run{time.Now(), slot}
+		if first {
+			first = false
+			<-goOn
+		}
+		return nil
+	}))
+	c.Start()
+	<-runs
+	<-time.After(10 * time.Duration(interval))
+	close(goOn)
+	lags, before := []time.Duration{}, time.Time{}
+	for range 5 {
+		r := <-runs
+		require.True(t, r.slot.After(before))
+		lags, before = append(lags, r.at.Sub(r.slot)), r.slot
+	}
+	<-c.Stop().Done()
+	t.Logf("after a run of ten intervals: behind by %v", lags)
+	require.Less(t, slices.Min(lags), time.Duration(interval), "ten intervals, if each run took the oldest tick")
 }
 
 func TestRunByHandIsNoTick(t *testing.T) {
