@@ -184,6 +184,8 @@ func TestP7_CollationOfTheCallerDoesNotMatter(t *testing.T) {
 	require.Equal(t, pglock.SQLStateStaleToken, sqlState(err), "%v", err)
 	_, err = pool.Exec(ctx, "SELECT pglock.fence('ABC' COLLATE ci, 9)")
 	require.NoError(t, err)
+	_, err = pool.Exec(ctx, "SELECT pglock.fence('' COLLATE ci, 9)")
+	require.Equal(t, pglock.SQLStateNoToken, sqlState(err), "an empty name, as Go refuses it")
 }
 
 func TestP7_ReadOnlyTransactionsAreRefused(t *testing.T) {

@@ -171,8 +171,11 @@ func TestP7_TriggersGuardEachRow(t *testing.T) {
 	rows := table(t, pool, `id int PRIMARY KEY, note text DEFAULT 'a "b" é', amount numeric(30,10) DEFAULT 1234567890123456789.0123456789,
 		list int[] DEFAULT '{1,NULL,3}', doc jsonb DEFAULT '{"a": 1.50}', raw bytea DEFAULT '\x00ff',
 		at timestamptz DEFAULT '2020-02-02 02:02:02.123456+00', nothing text, "Fencing Token" bigint CHECK ("Fencing Token" > 0)`)
-	_, err := pool.Exec(ctx, "SELECT pglock.fence_table($1::regclass, 'Fencing Token')", rows)
-	require.NoError(t, err)
+	for _, column := range []string{"Fencing Token", "Fencing Token", "note"} { // the second call changes nothing
+		_, err := pool.Exec(ctx, "SELECT pglock.fence_table($1::regclass, $2)", rows, column)
+		require.Equal(t, map[string]string{"note": "42710"}[column], sqlState(err), "%v", err) // duplicate_object
+	}
+	require.Equal(t, 2, count(t, pool, "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1::regclass", rows))
 	const big = 1<<62 + 1 // no float has this value
 	const upsert = ` ON CONFLICT (id) DO UPDATE SET note = 'upsert', "Fencing Token" = excluded."Fencing Token"`
 	for _, step := range []struct{ what, sql, state string }{

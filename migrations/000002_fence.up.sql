@@ -74,7 +74,7 @@ begin
     raise exception using errcode = 'PLF02', message = 'pglock: no fencing token',
       hint = 'A lock in shared mode has none; a write is protected only by the token of an exclusive lock.';
   end if;
-  if fence_raise.resource is null then
+  if fence_raise.resource is null or fence_raise.resource = '' then
     raise exception using errcode = 'PLF02', message = 'pglock: no resource to fence';
   end if;
   select f.token into highest from "pglock".fenced_writes f where f.resource = fence_raise.resource collate "default";
@@ -146,10 +146,16 @@ begin
 end
 $pglock$;
 
+-- Where the table is fenced by that column already fence_table changes nothing, so that it may be called at each start of a service.
 create function "pglock".fence_table(target regclass, column_name text default 'fencing_token') returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $pglock$
 begin
+  if exists (select from pg_trigger t
+              where t.tgrelid = target and t.tgname = 'pglock_fence_2' and t.tgfoid = '"pglock".fence_row()'::regprocedure
+                and t.tgargs = 'check' || decode('00', 'hex') || convert_to(column_name, getdatabaseencoding()) || decode('00', 'hex')) then
+    return;
+  end if;
   execute format('create trigger pglock_fence_1 before update of %I on %s for each row execute function %s.fence_row(%L, %L)',
                  column_name, target, '"pglock"', 'named', column_name);
   execute format('create trigger pglock_fence_2 before insert or update on %s for each row execute function %s.fence_row(%L, %L)',

@@ -46,8 +46,9 @@ type Config struct {
 	ReleaseTimeout time.Duration
 
 	// MaxSessions bounds the connections that the Locker uses at a time, in addition to those in the pool. Over it
-	// TryAcquire answers ErrSessionLimit at once and Acquire waits for a session to become free. Default: the pool's
-	// MaxConns, so that the service as a whole uses at most twice that.
+	// TryAcquire answers ErrSessionLimit at once and Acquire waits for a session to become free: for ever, if all are used by
+	// goroutines that hold one lock and wait for a second. Such code takes both with AcquireAll, which needs one session, or
+	// has LocksPerSession above 1. Default: the pool's MaxConns, so that the service as a whole uses at most twice that.
 	MaxSessions int
 
 	// MaxWaiting bounds how many of these sessions may be spent on waiting. A waiter that has one gets the lock as soon as

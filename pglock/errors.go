@@ -203,7 +203,7 @@ func classifyServer(pgErr *pgconn.PgError, err error) error {
 	case "25006", "0A000": // read_only_sql_transaction; BEGIN READ WRITE on a standby
 		return fmt.Errorf("%w: %w", ErrReadOnly, err)
 	case "3F000", "42P01", "42883": // no such schema, table, function
-		return fmt.Errorf("%w: run Locker.Migrate or pglock migrate up, or apply the files of the folder migrations: %w", ErrNotMigrated, err)
+		return fmt.Errorf("%w: run Locker.Migrate, or Fencer.Migrate for the fence alone, or pglock migrate up, or apply the files of the folder migrations: %w", ErrNotMigrated, err)
 	case "42501":
 		return fmt.Errorf("this role lacks a privilege that docs/operations.md lists: %w", err)
 	case "2200H": // sequence_generator_limit_exceeded

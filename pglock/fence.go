@@ -128,7 +128,10 @@ func (f Fencer) Prune(ctx context.Context, db DB, unused time.Duration) (forgott
 	err = inTx(ctx, db, "prune", readWrite(), func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, f.sql().pruneFence(), unused.Seconds())
 		forgotten = tag.RowsAffected()
-		return classify(err)
+		if err != nil {
+			return &LockError{Op: "prune", Err: classify(err)}
+		}
+		return nil
 	})
 	return forgotten, err
 }

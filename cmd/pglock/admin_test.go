@@ -149,6 +149,7 @@ func TestHelpIsThere(t *testing.T) {
 		require.Zero(t, r.code)
 		require.Contains(t, r.stdout, "Usage: pglock")
 	}
+	require.Regexp(t, `^pglock \S+ .*go1\.`, h.pglock(t, "--version").stdout)
 	require.Equal(t, exitUsage, h.pglock(t, "nonsense").code)
 	require.Equal(t, exitUsage, h.pglock(t, "ls", "--", "true").code)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+
+	"github.com/alecthomas/kong"
 )
 
 const description = `Locks across hosts, kept by PostgreSQL: what flock is on one machine.
@@ -45,6 +47,8 @@ type globals struct {
 
 type commandLine struct {
 	globals
+
+	Version kong.VersionFlag `help:"Print the version."`
 
 	Run       runCommand       `cmd:"" help:"Run a command while holding a lock."`
 	Ls        lsCommand        `cmd:"" help:"List the advisory locks of the database: who holds them, who waits."`

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -105,13 +106,28 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return codeOf(ctx, err)
 }
 
-// helpShown is what kong's exit after --help becomes.
+// version is that of the module which the program was built from, and of what built it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "pglock, of an unknown version"
+	}
+	text := "pglock " + info.Main.Version
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" {
+			text += " " + setting.Value
+		}
+	}
+	return text + " " + info.GoVersion
+}
+
+// helpShown is what kong's exit after --help or --version becomes.
 type helpShown struct{}
 
 func parse(line *commandLine, a *app, args []string) (err error) {
 	parser, err := kong.New(line,
 		kong.Name("pglock"), kong.Description(description),
-		kong.Writers(a.stdout, a.stderr),
+		kong.Writers(a.stdout, a.stderr), kong.Vars{"version": version()},
 		kong.Exit(func(int) { panic(helpShown{}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }))
