@@ -112,13 +112,7 @@ func version() string {
 	if !ok {
 		return "pglock, of an unknown version"
 	}
-	text := "pglock " + info.Main.Version
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			text += " " + setting.Value
-		}
-	}
-	return text + " " + info.GoVersion
+	return strings.Join([]string{"pglock", info.Main.Version, info.GoVersion}, " ")
 }
 
 // helpShown is what kong's exit after --help or --version becomes.
