@@ -158,7 +158,7 @@ func (e *Election) campaign(ctx context.Context) (*Lock, error) {
 	}
 	// Where many candidates wake up at the same time, as after a stall, connections of their own would be what keeps them busy.
 	asking := withPatience(ctx, interval/4)
-	for failures := 0; ; {
+	for failures := int32(0); ; {
 		began := e.m.now()
 		lock, err := e.locker.TryAcquire(asking, e.key)
 		switch {

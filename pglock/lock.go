@@ -29,7 +29,8 @@ type Lock struct {
 	releasing bool
 	began     time.Duration // when the release did
 	overdue   bool          // it has taken too long, and the connection is closed
-	done      chan struct{} // closed when the lock is out of the books and the mutex unlocked
+	out       bool          // of the books
+	done      chan struct{} // made by a release; closed when the lock is out of the books and the mutex unlocked
 	failure   error         // of the release
 
 	cause atomic.Pointer[error] // why it ended; nil while held
@@ -201,6 +202,12 @@ func (l *Lock) wrap(op string, err error) error {
 // held.
 func (m *manager) startRelease(l *Lock) {
 	s, ks := l.session, l.state
+	if l.done == nil { // not before, since where many locks are held all that belongs to them is looked at again and again
+		l.done = make(chan struct{})
+		if l.out {
+			close(l.done)
+		}
+	}
 	if l.releasing || s.state == ended {
 		return // on its way out, or out already
 	}
@@ -238,9 +245,11 @@ func (m *manager) unlocked(l *Lock, err error) {
 		err = fmt.Errorf("%w: the release was not confirmed within %v; the connection is closed, and the lock ends when "+
 			"the server notices, at the latest with its lease", ErrUnavailable, m.config.ReleaseTimeout)
 	}
-	l.failure = err
-	told := m.mu.tell()
-	told.locks = append(told.locks, l)
+	l.failure, l.out = err, true
+	if l.done != nil {
+		told := m.mu.tell()
+		told.locks = append(told.locks, l)
+	}
 	if ks.front == frontNone {
 		m.dispatch(ks)
 	}

@@ -78,9 +78,9 @@ type keyState struct {
 	set      *group   // of the try under way
 	asked    uint64   // the last ticket when the request under way was sent
 	timer    *time.Timer
-	attempts int  // polls since the last change, for the backoff
-	failures int  // of them in a row that were not answered
-	listed   bool // in manager.starved
+	attempts int32 // polls since the last change, for the backoff
+	failures int32 // of them in a row that were not answered
+	listed   bool  // in manager.starved
 }
 
 // enqueue lets w have the lock as soon as it can. m.mu is held.
@@ -227,7 +227,6 @@ func (m *manager) granted(s *session, ks *keyState, mode lockMode, token int64, 
 	ks.attempts, ks.failures = 0, 0
 	lock := &Lock{
 		m: m, session: s, state: ks, id: ks.id, mode: mode, token: max(token, 0), raced: raced,
-		done: make(chan struct{}),
 	}
 	m.load++
 	s.load++
@@ -321,7 +320,7 @@ func (m *manager) pause(ks *keyState, err error) {
 const toleratedFailures = 8
 
 // logFailures says what keeps somebody from getting a lock that would otherwise wait for it without a word: less and less often.
-func (m *manager) logFailures(key string, failures int, err error) {
+func (m *manager) logFailures(key string, failures int32, err error) {
 	if failures&(failures-1) == 0 { // a power of two
 		m.config.Logger.Warn("pglock: acquire keeps failing", "key", m.label(key), "failures", failures, "error", err)
 	}
