@@ -77,11 +77,12 @@ func migrate(t *testing.T, dsn string) {
 	require.NoError(t, locker.Close(t.Context()))
 }
 
-// terminateHolder ends the session that holds the one lock of the host's database.
+// terminateHolder ends the session that holds k. That is not the only lock for a moment, while the pool's next connection is made ready.
 func (h *host) terminateHolder(t *testing.T) {
 	t.Helper()
 	tag, err := h.pool(t).Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = pglock.key('', 'k')`)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, tag.RowsAffected())
 }
