@@ -75,7 +75,7 @@ func TestP3_CutOffHolderKnowsBeforeAnotherHolds(t *testing.T) {
 func testPartitions(t *testing.T, dsn string, config pglock.Config, lay func(*testing.T) line) {
 	t.Helper()
 	const atOnce = 5
-	config.Lease = 2 * time.Second
+	config.Lease = 3 * time.Second
 	runs := scaled(20, 100)
 	others := newLocker(t, newPool(t, dsn), &pglock.Config{Lease: config.Lease, MaxSessions: 2 * atOnce, MaxWaiting: 2 * atOnce})
 	var results []partition
