@@ -113,18 +113,9 @@ func TestElectionPollersWaitForThePool(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	campaign := func(key string) *pglock.Locker {
-		locker, err := pglock.New(pool, &pglock.Config{Logger: slog.New(slog.DiscardHandler)})
-		require.NoError(t, err)
-		election, err := pglock.NewElection(locker, key, &pglock.ElectionConfig{PollInterval: interval})
-		require.NoError(t, err)
-		running.Go(func() {
-			_ = election.Run(ctx, func(ctx context.Context, _ *pglock.Term) error {
-				<-ctx.Done()
-				return nil
-			})
-			_ = locker.Close(context.WithoutCancel(ctx))
-		})
+	poller := func(key string) *pglock.Locker {
+		locker := newLocker(t, pool, &pglock.Config{Logger: slog.New(slog.DiscardHandler)})
+		running.Go(func() { _ = campaign(ctx, locker, key, interval) })
 		return locker
 	}
 
@@ -136,7 +127,7 @@ func TestElectionPollersWaitForThePool(t *testing.T) {
 	seen := w.during(func() {
 		lockers := make([]*pglock.Locker, candidates)
 		for i := range lockers {
-			lockers[i] = campaign(key)
+			lockers[i] = poller(key)
 		}
 		<-time.After(moment)
 		busy.Release()
@@ -151,7 +142,7 @@ func TestElectionPollersWaitForThePool(t *testing.T) {
 	require.NoError(t, err)
 	defer busy.Release()
 	began := time.Now()
-	alone := campaign(pgtest.Key(t))
+	alone := poller(pgtest.Key(t))
 	require.NoError(t, pgtest.Poll(ctx, "a lock", func() bool { return alone.Stat().Acquired > 0 }))
 	t.Logf("while the pool is in use for good a candidate has the lock %v after it was asked to", time.Since(began).Round(time.Millisecond))
 	require.Less(t, time.Since(began), interval)

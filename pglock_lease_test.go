@@ -183,7 +183,7 @@ func testFrozen(t *testing.T, s *pgtest.Server, dsn string, config pglock.Config
 	require.NoError(t, lock.FencedTx(ctx, pool, key, func(tx pgx.Tx) error { return write(ctx, tx, "successor") }))
 	wrote := time.Since(begin)
 	require.Less(t, out.at.Sub(begin), testLease+time.Second)
-	require.Less(t, wrote, testLease+2*time.Second, "the write itself takes its time where others use the machine")
+	require.Less(t, wrote, testLease+time.Second)
 	t.Logf("frozen for %v: another held the lock after %v and had written after %v", time.Since(begin), out.at.Sub(begin), wrote)
 	require.Equal(t, token, strconv.FormatInt(lock.Token()-1, 10))
 

@@ -41,9 +41,14 @@ func (f Fencer) idleMillis() int64 {
 	return f.IdleTimeout.Milliseconds() // below 0 is no bound there
 }
 
-// maxResource keeps resources within what a B-tree index takes:
-// https://www.postgresql.org/docs/current/btree.html#BTREE-LIMITS.
-const maxResource = 2000
+// fitsIndex keeps names within what a B-tree index takes: https://www.postgresql.org/docs/current/btree.html#BTREE-LIMITS.
+func fitsIndex(what, name string) error {
+	const most = 2000
+	if len(name) > most {
+		return wrap(ErrInvalidKey, fmt.Sprintf("%s of %d bytes: at most %d fit into the index", what, len(name), most))
+	}
+	return nil
+}
 
 func (f Fencer) schema() string {
 	if f.Schema == "" {
@@ -90,8 +95,8 @@ func (f Fencer) fence(token int64, resources []string) (*fence, error) {
 		if err := checkKey(resource); err != nil {
 			return nil, fmt.Errorf("resource %q: %w", shorten(resource), err)
 		}
-		if len(resource) > maxResource {
-			return nil, wrap(ErrInvalidKey, fmt.Sprintf("a resource of %d bytes: at most %d fit into the index", len(resource), maxResource))
+		if err := fitsIndex("a resource", resource); err != nil {
+			return nil, err
 		}
 	}
 	sorted := slices.Compact(inFenceOrder(slices.Clone(resources)))
@@ -125,7 +130,7 @@ func (f Fencer) Prune(ctx context.Context, db DB, unused time.Duration) (forgott
 	if unused <= 0 {
 		return 0, &LockError{Op: "prune", Err: fmt.Errorf("the time %v must be positive", unused)}
 	}
-	err = inTx(ctx, db, "prune", readWrite(), func(tx pgx.Tx) error {
+	err = inTx(ctx, db, LockError{Op: "prune"}, readWrite(), func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, f.sql().pruneFence(), unused.Seconds())
 		forgotten = tag.RowsAffected()
 		if err != nil {

@@ -66,7 +66,7 @@ func apply(ctx context.Context, db DB, schema string, m migrations.Migration) er
 
 // applyOnce reports false if another session is at it.
 func applyOnce(ctx context.Context, db DB, schema string, m migrations.Migration) (done bool, err error) {
-	err = inTx(ctx, db, "migrate", pgx.TxOptions{BeginQuery: beginMigrationSQL}, func(tx pgx.Tx) error {
+	err = inTx(ctx, db, LockError{Op: "migrate"}, pgx.TxOptions{BeginQuery: beginMigrationSQL}, func(tx pgx.Tx) error {
 		if done, err = isApplied(ctx, tx, schema, m.Version); err != nil || done {
 			return err
 		}

@@ -33,7 +33,7 @@ func (l *Locker) Once(ctx context.Context, job string, slot time.Time, fn func(c
 		return false, l.m.lockError(op, job, ErrClosed)
 	}
 	defer l.m.finish()
-	err = inTx(ctx, l.m.pool, op, readCommitted(), func(tx pgx.Tx) error {
+	err = inTx(ctx, l.m.pool, LockError{Op: op, Key: l.m.label(job)}, readCommitted(), func(tx pgx.Tx) error {
 		claimed, err := l.claimTick(ctx, tx, job, slot)
 		if err != nil {
 			return l.m.lockError(op, job, classify(err))
@@ -47,22 +47,11 @@ func (l *Locker) Once(ctx context.Context, job string, slot time.Time, fn func(c
 		ran = true
 		return nil
 	})
-	if own, ok := err.(*LockError); ok && own.Op == op && own.Key == "" { //nolint:errorlint // only our own, not one of fn's
-		own.Key = l.m.label(job)
-	}
 	return ran && err == nil, err
 }
 
 // checkJob is checkKey for what is in an index.
-func checkJob(job string) error {
-	if err := checkKey(job); err != nil {
-		return err
-	}
-	if len(job) > maxResource {
-		return wrap(ErrInvalidKey, fmt.Sprintf("a job's name of %d bytes: at most %d fit into the index", len(job), maxResource))
-	}
-	return nil
-}
+func checkJob(job string) error { return errOr(checkKey(job), fitsIndex("a job's name", job)) }
 
 // claimTick reports false if the tick was run before. It waits for a transaction that is at it.
 func (l *Locker) claimTick(ctx context.Context, tx pgx.Tx, job string, slot time.Time) (bool, error) {

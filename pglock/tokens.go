@@ -63,7 +63,7 @@ func (l *Locker) RaiseTokens(ctx context.Context, above int64) error {
 	if above > maxRaise {
 		return &LockError{Op: op, Err: fmt.Errorf("%d: tokens end at 2^63 - 1, and are not raised above 2^62", above)}
 	}
-	return inTx(ctx, l.m.pool, op, readCommitted(), func(tx pgx.Tx) error {
+	return inTx(ctx, l.m.pool, LockError{Op: op}, readCommitted(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, l.m.sql.beginReign())
 		if err == nil {
 			_, err = tx.Exec(ctx, l.m.sql.raise(), l.m.sql.sequence(), above)

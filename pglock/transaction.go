@@ -51,7 +51,7 @@ func (f *fence) inTx(ctx context.Context, db DB, op string, fn func(pgx.Tx) erro
 	}
 	conn, ok := db.(*pgx.Conn)
 	if !ok {
-		return inTx(ctx, db, op, readWrite(), func(tx pgx.Tx) error {
+		return inTx(ctx, db, LockError{Op: op}, readWrite(), func(tx pgx.Tx) error {
 			if err := f.exec(ctx, tx); err != nil {
 				return &LockError{Op: op, Err: err}
 			}
@@ -59,7 +59,7 @@ func (f *fence) inTx(ctx context.Context, db DB, op string, fn func(pgx.Tx) erro
 		})
 	}
 	begin := f.sql.beginFenced(f.resources, f.tokens, f.idleMillis)
-	err := inTx(ctx, conn, op, pgx.TxOptions{BeginQuery: begin}, fn)
+	err := inTx(ctx, conn, LockError{Op: op}, pgx.TxOptions{BeginQuery: begin}, fn)
 	if status := conn.PgConn().TxStatus(); status != idleStatus && !conn.IsClosed() {
 		// A fence that refuses leaves its transaction open, and pgx knows of none.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -80,8 +80,9 @@ func readCommitted() pgx.TxOptions {
 	return pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
 }
 
-// inTx runs fn in a transaction with the given options, or in a savepoint of the transaction that db is.
-func inTx(ctx context.Context, db DB, op string, options pgx.TxOptions, fn func(pgx.Tx) error) error {
+// inTx runs fn in a transaction with the given options, or in a savepoint of the transaction that db is. What fails of its own, and not
+// of fn's, is the error failed, with its cause.
+func inTx(ctx context.Context, db DB, failed LockError, options pgx.TxOptions, fn func(pgx.Tx) error) error {
 	begin := db.Begin
 	if db, ok := db.(interface {
 		BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
@@ -92,7 +93,8 @@ func inTx(ctx context.Context, db DB, op string, options pgx.TxOptions, fn func(
 	}
 	tx, err := begin(ctx)
 	if err != nil {
-		return &LockError{Op: op, Err: classify(err)}
+		failed.Err = classify(err)
+		return &failed
 	}
 	committed := false
 	defer func() { // also when fn panics
@@ -106,7 +108,8 @@ func inTx(ctx context.Context, db DB, op string, options pgx.TxOptions, fn func(
 		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return &LockError{Op: op, Err: commitFailed(err)}
+		failed.Err = commitFailed(err)
+		return &failed
 	}
 	committed = true
 	return nil
